@@ -1,0 +1,15 @@
+// The compiled kernels of thinwire: one module, one file for each family.
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_quantise(nb::module_ &m);
+void bind_sparse(nb::module_ &m);
+void bind_coders(nb::module_ &m);
+
+NB_MODULE(_native, m) {
+    m.doc() = "CPU kernels of thinwire; thinwire.kernels.reference is their specification.";
+    bind_quantise(m);
+    bind_sparse(m);
+    bind_coders(m);
+}
