@@ -1,0 +1,18 @@
+"""thinwire: gradient compression for data-parallel training over thin links."""
+
+from thinwire.core.average import Turn
+from thinwire.core.codec import Codec
+from thinwire.core.slot import Slot
+from thinwire.core.spec import Size, Spec
+from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.errors import CodecError, StateError, ThinwireError, WireError, WorldError
+from thinwire.stages import STAGES
+from thinwire.stages.coders import Elias, Huffman
+from thinwire.stages.floats import BF16, FP16, FP32
+from thinwire.stages.integers import Integers
+from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
+from thinwire.stages.rangefloat import RangeFloat
+from thinwire.stages.settings import Feedback
+from thinwire.stages.sparsify import Threshold, TopK
+from thinwire.worlds.distributed import average
+from thinwire.worlds.simulated import Outcome, simulate

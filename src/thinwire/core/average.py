@@ -1,0 +1,161 @@
+"""The heart: one tensor, averaged over the ranks through a chain. Read this first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from thinwire.core.codec import Codec
+from thinwire.core.ops import Rounds
+from thinwire.core.reduce import choose_reduction, reduce
+from thinwire.core.slot import Slot
+from thinwire.core.spec import Spec
+from thinwire.core.stage import Encoded, Scene, empty_like_spec
+from thinwire.core.wire import Link
+from thinwire.errors import CodecError
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Who averages, and when: this rank of how many, at which step, with which seed."""
+
+    rank: int = 0
+    ranks: int = 1
+    seed: int = 0
+    step: int = 0
+    reduction: str | None = None
+
+
+def average(codec: Codec, tensor: Tensor, slot: Slot, turn: Turn, weights: Tensor | None = None) -> Rounds[Tensor]:
+    """The mean of `tensor` over the ranks, with what the chain loses kept in `slot` for the next step.
+
+    Divide by the number of ranks and add the residual; walk the additive stages (agree, encode); reduce; walk
+    back (decode, observe); residual = given - delivered. A non-finite value on any rank reaches every rank as
+    non-finite, and then no state changes.
+    """
+    slot.open(codec, tuple(tensor.shape))
+    if tensor.numel() == 0:
+        return tensor.clone()
+    scenes = _scenes(codec, slot, turn, weights)
+    given = _given(codec, tensor, slot, scenes, turn)
+    path, y = yield from _walk_in(codec, scenes, given, turn)
+    want_own = codec.feedback != "off" or any(codec.stages[i].settles for i in codec.working)
+    total, own = yield from reduce(path.reduction, path.wire, y, turn.rank, turn.ranks, want_own)
+    mean = _walk_back(codec, path.prefix, scenes, total, turn.ranks)
+    if all_finite(mean):
+        if want_own:
+            _settle(codec, slot, scenes, given, _walk_back(codec, path.prefix, scenes, own, 1))
+        for i in codec.working:
+            codec.stages[i].observe(mean, scenes[i])
+        slot.steps += 1
+        slot.notes = scenes[0].notes if scenes else {}
+    return mean.to(tensor.dtype).reshape(tensor.shape)
+
+
+@dataclass(frozen=True)
+class Path:
+    """The way the numbers take in this step: shorter than the chain while one of its stages is not ready."""
+
+    prefix: tuple[int, ...]
+    wire: Sequence[Link]
+    reduction: str
+
+
+def _walk_in(codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn) -> Rounds[tuple[Path, Tensor]]:
+    """Agree and encode, stage by stage, into the space where sums are taken."""
+    prefix, wire, wish = codec.prefix, Link.chain(codec, codec.tail, scenes), turn.reduction
+    for at, i in enumerate(prefix):
+        stage, scene = codec.stages[i], scenes[i]
+        if not stage.ready(scene.state, scene.spec):
+            prefix, wire, wish = prefix[:at], _detour(stage.detour(), y.numel(), turn), None
+            break
+        scene.context = yield from stage.agree(y, scene)
+        y = stage.encode(y, scene).values
+    yield from _agree_on_wire(wire, y)
+    spec = wire[0].scene.spec if wire else Spec(y.numel(), bits=y.element_size() * 8)
+    return Path(prefix, wire, choose_reduction([link.stage for link in wire], spec, turn.ranks, wish)), y
+
+
+def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> list[Scene]:
+    """A scene for each stage; the first that touches data sees the tensor's shape and the weights."""
+    notes: dict[str, float] = {}
+    specs = codec.specs(Spec.of(slot.shape))
+    scenes = []
+    for i, stage in enumerate(codec.stages):
+        first = bool(codec.working) and i == codec.working[0]
+        flat = _flat_weights(weights, slot.shape) if first and weights is not None else None
+        scenes.append(
+            Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, weights=flat, notes=notes)
+        )
+    return scenes
+
+
+def _flat_weights(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if tuple(weights.shape) != shape:
+        raise CodecError(f"weights must have the gradient's shape {shape}; got {tuple(weights.shape)}.")
+    return weights.detach().reshape(-1).float()
+
+
+def _given(codec: Codec, tensor: Tensor, slot: Slot, scenes: list[Scene], turn: Turn) -> Tensor:
+    """This rank's share of the mean, with what is still owed from earlier steps."""
+    flat = tensor.detach().reshape(-1)
+    share = flat / turn.ranks if not codec.working else flat.float() / turn.ranks
+    if codec.working and not all_finite(share):
+        # whatever the chain selects or sends, the others must see it
+        return torch.full_like(share, float("nan"))
+    for i in codec.working:
+        share = codec.stages[i].accumulate(share, scenes[i])
+    if slot.residual is not None:
+        share += slot.residual
+    return share
+
+
+def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:
+    """The wire of a stage that is not ready: plain numbers, or a codec of its own."""
+    if codec is None:
+        return []
+    if codec.prefix:
+        raise CodecError(f"what travels in place of a stage must be a wire chain; {codec} begins with an additive stage.")
+    spec, links = Spec(numel), []
+    for i in codec.working:
+        scene = Scene(spec, codec.stages[i].init(spec), turn.rank, turn.ranks, turn.step, turn.seed, 32 + i)
+        links.append(Link(codec.stages[i], scene))
+        spec = codec.stages[i].out(spec)
+    return links
+
+
+def _agree_on_wire(links: Sequence[Link], y: Tensor) -> Rounds[None]:
+    """Let wire stages agree on what their ranks must share (levels, ranges), on the numbers that reach them."""
+    for at, link in enumerate(links):
+        if link.stage.rounds:
+            x = y
+            for earlier in links[:at]:
+                x = earlier.stage.encode(x, earlier.scene).values
+            link.scene.context = yield from link.stage.agree(x, link.scene)
+
+
+def _walk_back(codec: Codec, prefix: Sequence[int], scenes: list[Scene], y: Tensor, contributions: int) -> Tensor:
+    """From the sum space back to the tensor's own."""
+    for i in reversed(prefix):
+        scene = replace(scenes[i], contributions=contributions)
+        out = empty_like_spec(scene.spec, y.device)
+        codec.stages[i].decode(Encoded(y), scene, out)
+        y = out
+    return y
+
+
+def _settle(codec: Codec, slot: Slot, scenes: list[Scene], given: Tensor, sent: Tensor) -> None:
+    """Hold what was given and not delivered; tell the stages what was."""
+    if codec.feedback != "off":
+        missing = given - sent
+        if codec.beta != 1.0 and slot.residual is not None:
+            missing = torch.lerp(slot.residual.float(), missing, codec.beta)
+        slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing
+    for i in codec.working:
+        codec.stages[i].settle(sent, scenes[i])
+
+
+def all_finite(x: Tensor) -> bool:
+    """One pass in the usual case: a finite sum has only finite terms."""
+    return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())

@@ -1,0 +1,220 @@
+"""A codec: a chain of stages with one cut.
+
+    gradient --[additive stages]--> the space where sums are taken --[wire stages]--> bytes
+
+The longest additive prefix leads into the space where sums are taken; the rest is only how numbers travel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire.core.spec import Size, Spec
+from thinwire.core.stage import Scene, Stage
+from thinwire.core.text import parse_links
+from thinwire.core.wire import Link, decode_message, encode_message, message_size
+from thinwire.errors import CodecError
+
+
+@dataclass(frozen=True)
+class Codec:
+    """An immutable chain of stages; `Codec()` is `none`, which averages uncompressed."""
+
+    stages: tuple[Stage, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_chain(self.stages)
+
+    @staticmethod
+    def parse(text: "str | Codec | Stage") -> "Codec":
+        """The chain that a text names: `Codec.parse("pca(ratio=8) | qsgd(bits=4)")`; codecs pass through."""
+        if isinstance(text, Codec):
+            return text
+        if isinstance(text, Stage):
+            return Codec((text,))
+        if not isinstance(text, str):
+            raise CodecError(f"a codec is a text, a stage or a Codec; got {type(text).__name__}.")
+        codec = Codec()
+        for link in parse_links(text):
+            codec = codec | link
+        return codec
+
+    def __or__(self, other: "Stage | Codec | str") -> "Codec":
+        return Codec(self.stages + Codec.parse(other).stages)
+
+    def __ror__(self, other: "Stage | str") -> "Codec":
+        return Codec.parse(other) | self
+
+    def __str__(self) -> str:
+        return " | ".join(str(stage) for stage in self.stages) or "none"
+
+    def __repr__(self) -> str:
+        return f"Codec({str(self)!r})"
+
+    # The cut.
+
+    @cached_property
+    def working(self) -> tuple[int, ...]:
+        """Positions of the stages that touch data."""
+        return tuple(i for i, stage in enumerate(self.stages) if not stage.settings)
+
+    @cached_property
+    def prefix(self) -> tuple[int, ...]:
+        """Positions of the additive stages, which lead into the space where sums are taken."""
+        return tuple(takewhile(lambda i: self.stages[i].additive, self.working))
+
+    @cached_property
+    def tail(self) -> tuple[int, ...]:
+        """Positions of the wire stages, which say how numbers travel."""
+        return self.working[len(self.prefix) :]
+
+    @cached_property
+    def wire(self) -> tuple[Stage, ...]:
+        return tuple(self.stages[i] for i in self.tail)
+
+    @property
+    def additive(self) -> bool:
+        """Sums can be taken on what this chain sends, by the backend's own all-reduce."""
+        return not self.tail
+
+    @property
+    def unbiased(self) -> bool:
+        """The average comes out right in expectation."""
+        return all(self.stages[i].unbiased for i in self.working)
+
+    @cached_property
+    def feedback(self) -> str:
+        """How error feedback keeps its residual: fp32, bf16 or off (see the `feedback` stage)."""
+        for stage in self.stages:
+            if stage.settings and "keep" in (options := stage.options()):
+                return str(options["keep"])
+        return "fp32" if any(self.stages[i].feeds for i in self.working) else "off"
+
+    @property
+    def beta(self) -> float:
+        """The share of a new residual that is kept (1: all of it)."""
+        for stage in self.stages:
+            if stage.settings and "beta" in (options := stage.options()):
+                return float(options["beta"])
+        return 1.0
+
+    # Sizes.
+
+    def specs(self, spec: Spec) -> list[Spec]:
+        """What each stage sees, and last what leaves the chain."""
+        specs = [spec]
+        for stage in self.stages:
+            spec = spec if stage.settings else stage.out(spec)
+            specs.append(spec)
+        return specs
+
+    def sum_spec(self, spec: Spec) -> Spec:
+        """The numbers of the space where sums are taken."""
+        for i in self.prefix:
+            spec = self.stages[i].out(spec)
+        return spec
+
+    def wire_bytes(
+        self, numel: "int | Sequence[int]", world_size: int, reduction: str | None = None
+    ) -> Size:
+        """Bytes a rank sends to average a tensor (given by its length or shape) once the chain has started up.
+
+        Exact for chains of fixed size; `.exact` is False where it is an expectation.
+        """
+        from thinwire.core.reduce import choose_reduction, reduction_bytes
+
+        spec = Spec.of((numel,) if isinstance(numel, int) else tuple(numel))
+        total = Size(0)
+        for at, i in enumerate(self.prefix):
+            stage = self.stages[i]
+            if not stage.ready(STEADY, spec):
+                return total.plus((stage.detour() or Codec()).wire_bytes(spec.numel, world_size, reduction))
+            total = total.plus(stage.agreement(spec, world_size))
+            spec = stage.out(spec)
+        for stage in self.wire:
+            total = total.plus(stage.agreement(spec, world_size))
+        kind = choose_reduction(self.wire, spec, world_size, reduction)
+        return total.plus(reduction_bytes(kind, self.wire, spec, world_size))
+
+    # One message, for any other transport.
+
+    def encode(self, tensor: Tensor, *, seed: int = 0, step: int = 0, rank: int = 0) -> Tensor:
+        """The tensor as one self-contained message (uint8); for chains whose stages need no agreement."""
+        self._require_self_contained()
+        x = tensor.detach().reshape(-1).to(torch.float32).contiguous()
+        return encode_message(self._links(x.numel(), seed, step, rank), x)
+
+    def decode(self, message: Tensor, numel: int, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+        """The numbers of a message, written (or added) into `out` if given; malformed bytes raise WireError."""
+        self._require_self_contained()
+        _check_buffers(message, numel, out)
+        if out is None:
+            out = torch.zeros(numel, device=message.device) if add else torch.empty(numel, device=message.device)
+        decode_message(self._links(numel), message, out, add)
+        return out
+
+    def _links(self, numel: int, seed: int = 0, step: int = 0, rank: int = 0) -> list[Link]:
+        links, spec = [], Spec(numel)
+        for i in self.working:
+            state = self.stages[i].init(spec)
+            links.append(Link(self.stages[i], Scene(spec, state, rank=rank, seed=seed, step=step, stream=i)))
+            spec = self.stages[i].out(spec)
+        return links
+
+    def _require_self_contained(self) -> None:
+        for i in self.working:
+            if self.stages[i].rounds:
+                raise CodecError(
+                    f"{self.stages[i]} needs the ranks to agree first, so it makes no message of its own;"
+                    " use simulate() or average()."
+                )
+
+
+STEADY: dict[str, Any] = {"steady": True}  # the state of a stage that has started up, for sizes without data
+
+
+def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
+    if message.dtype != torch.uint8 or message.dim() != 1:
+        raise CodecError(f"a message is a flat uint8 tensor; got {message.dtype} of shape {tuple(message.shape)}.")
+    if numel < 0:
+        raise CodecError(f"numel must be at least 0; got {numel}.")
+    if out is not None and (out.numel() != numel or out.dtype != torch.float32 or out.dim() != 1):
+        raise CodecError(
+            f"out must be a flat float32 tensor of {numel} numbers; got {out.dtype} of shape {tuple(out.shape)}."
+        )
+
+
+def check_chain(stages: tuple[Stage, ...]) -> None:
+    """Refuse a chain that cannot work, naming both stages and the way out."""
+    spec, before, cut = Spec(4096), None, None
+    for at, stage in enumerate(stages):
+        if not isinstance(stage, Stage):
+            raise CodecError(f"a chain is made of stages; got {type(stage).__name__}.")
+        if stage.settings:
+            if at:
+                raise CodecError(f"{stage.name} sets how the whole chain works and must come first; got it behind {stages[0].name}.")
+            continue
+        if cut is not None and not stage.wire:
+            raise CodecError(
+                f"{cut.name} cannot come before {stage.name}: what it sends cannot be summed;"
+                f" write {stage.name} | {cut.name}."
+            )
+        if before is not None and spec.kind not in stage.accepts:
+            raise CodecError(_misfit(before, stage, spec))
+        if cut is None and not stage.additive:
+            cut = stage
+        spec, before = stage.out(spec), stage
+    if before is not None and cut is None and spec.kind not in ("float32", "float16", "bfloat16", "int32"):
+        raise CodecError(f"{before.name} leaves {spec.describe()}, which no all-reduce can sum.")
+
+
+def _misfit(before: Stage, stage: Stage, spec: Spec) -> str:
+    return (
+        f"{stage.name} cannot follow {before.name}: it takes {' or '.join(sorted(stage.accepts))},"
+        f" and {before.name} gives {spec.describe()}; leave one of the two out or change their order."
+    )

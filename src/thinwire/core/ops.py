@@ -1,0 +1,87 @@
+"""The operations that rounds yield and worlds perform.
+
+Every operation carries a list of items, so that the rounds of several segments can share one collective
+(`core.together`). Items are flat tensors. `exact` says that each rank knows the sizes it will receive
+because all ranks send the same ones; otherwise the world sends every length first, as `LENGTH_BYTES` bytes.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from torch import Tensor
+
+LENGTH_BYTES = 4
+
+T = TypeVar("T")
+How: TypeAlias = Literal["sum", "max", "min"]
+
+
+@dataclass(frozen=True, eq=False)
+class AllReduce:
+    """Every rank receives the elementwise sum (or max, min) of all ranks' items."""
+
+    items: Sequence[Tensor]
+    how: How = "sum"
+
+    def sent(self, rank: int, ranks: int) -> int:
+        """Bytes of a bandwidth-optimal all-reduce: 2(P-1) segments of ceil(n/P) numbers."""
+        return sum(2 * (ranks - 1) * -(-t.numel() // ranks) * t.element_size() for t in self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class AllGather:
+    """Every rank receives all ranks' items: a list for each rank."""
+
+    items: Sequence[Tensor]
+    exact: bool = True
+
+    def sent(self, rank: int, ranks: int) -> int:
+        return (ranks - 1) * sum(item_bytes(t, self.exact) for t in self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class AllToAll:
+    """Rank r sends parts[j] to rank j and receives a list for each rank; its own list is handed back."""
+
+    parts: Sequence[Sequence[Tensor]]
+    exact: bool = True
+
+    def sent(self, rank: int, ranks: int) -> int:
+        return sum(item_bytes(t, self.exact) for j, items in enumerate(self.parts) if j != rank for t in items)
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast:
+    """Every rank receives root's items; the others' items only tell shape and type."""
+
+    items: Sequence[Tensor]
+    root: int
+
+    def sent(self, rank: int, ranks: int) -> int:
+        return (ranks - 1) * sum(t.numel() * t.element_size() for t in self.items) if rank == self.root else 0
+
+
+@dataclass(frozen=True, eq=False)
+class SendRecv:
+    """Send items to one rank and receive items of the same count and type from another.
+
+    `meanwhile` is computed while the bytes are under way; the reply is (received items, its result).
+    """
+
+    items: Sequence[Tensor]
+    to: int
+    source: int
+    sizes: Sequence[int] | None
+    meanwhile: Callable[[], Any] | None = None
+
+    def sent(self, rank: int, ranks: int) -> int:
+        return sum(item_bytes(t, self.sizes is not None) for t in self.items) if self.to != rank else 0
+
+
+Op: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | SendRecv
+Rounds: TypeAlias = Generator[Op, Any, T]
+
+
+def item_bytes(item: Tensor, exact: bool) -> int:
+    return item.numel() * item.element_size() + (0 if exact else LENGTH_BYTES)

@@ -1,0 +1,216 @@
+"""How the numbers of the sum space are summed over the ranks.
+
+summed    the backend's own all-reduce; for additive chains
+sharded   every rank sends each peer its shard as a message, sums in fp32, encodes the sum once, all-gathers
+gathered  every rank sends its whole message to all
+ring      the papers' ring: additive chains add what they receive, the others decode, add and encode at every hop
+
+Each returns the sum, and this rank's own contribution as it was delivered: by linearity the contributions of
+all ranks add up to the sum, so that a residual `given - own` on each rank holds exactly what is missing. The
+owner of a shard books the error of the second encoding as its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from thinwire.core.ops import AllGather, AllReduce, AllToAll, Rounds, SendRecv
+from thinwire.core.spec import Size, Spec
+from thinwire.core.stage import Stage
+from thinwire.core.wire import Link, decode_message, encode_message, message_size
+from thinwire.errors import CodecError
+
+REDUCTIONS = ("summed", "sharded", "gathered", "ring")
+ROUND_COST = 16 * 1024  # bytes that a thin link carries in the time of one more round
+SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so that draws stay independent
+
+
+def choose_reduction(wire: Sequence[Stage], spec: Spec, ranks: int, wish: str | None) -> str:
+    """The wished reduction if it is legal, else (None) the cheapest legal one by bytes and rounds."""
+    legal = ("sharded", "gathered", "ring") if wire else ("summed", "ring")
+    if wish is not None:
+        if wish not in REDUCTIONS:
+            raise CodecError(f"there is no reduction {wish!r}; known are {', '.join(REDUCTIONS)}.")
+        if wish not in legal:
+            what = f"what {wire[0].name} sends cannot be summed" if wire else "the chain is additive"
+            raise CodecError(f"reduction {wish!r} does not fit: {what}; use {' or '.join(legal)}.")
+        return wish
+    costs = {kind: reduction_bytes(kind, wire, spec, ranks) + rounds_of(kind, wire, spec) * ROUND_COST for kind in legal}
+    del costs["ring"]  # never cheaper: the bytes of sharded with 2(P-1) dependent rounds
+    return min(costs, key=lambda kind: costs[kind])
+
+
+def rounds_of(kind: str, wire: Sequence[Stage], spec: Spec) -> int:
+    lengths = 1 if message_size(tuple(wire), spec).exact else 2
+    return {"summed": 1, "gathered": lengths, "sharded": 2 * lengths, "ring": 2 * lengths}[kind]
+
+
+def reduction_bytes(kind: str, wire: Sequence[Stage], spec: Spec, ranks: int) -> Size:
+    """Bytes a rank sends."""
+    if spec.numel == 0:
+        return Size(0)
+    shard = shard_length(wire, spec, ranks)
+    if not wire:
+        return Size(2 * (ranks - 1) * shard * (spec.bits // 8), spec.exact)
+    whole = kind == "gathered"
+    size = message_size(tuple(wire), replace(spec, numel=spec.numel if whole else shard, shape=()))
+    framed = size.plus(0 if size.exact else 4)
+    return framed.times((ranks - 1) * (1 if whole else 2))
+
+
+def reduce(kind: str, links: Sequence[Link], y: Tensor, rank: int, ranks: int, want_own: bool) -> Rounds[tuple[Tensor, Tensor]]:
+    """Sum y over the ranks; returns the sum and this rank's contribution to it."""
+    if y.numel() == 0:
+        return y, y
+    if kind == "summed":
+        own = y.clone() if want_own else y
+        (total,) = yield AllReduce([y])
+        return total, own
+    if kind == "gathered":
+        return (yield from _gathered(links, y, rank, want_own))
+    if kind == "sharded":
+        return (yield from _sharded(links, y, rank, ranks, want_own))
+    return (yield from (_ring_encoded(links, y, rank, ranks) if links else _ring_summed(y, rank, ranks)))
+
+
+def _gathered(links: Sequence[Link], y: Tensor, rank: int, want_own: bool) -> Rounds[tuple[Tensor, Tensor]]:
+    links = _moved(links, y.numel(), 0, 0)
+    message = encode_message(links, y)
+    replies = yield AllGather([message], exact=_size(links, y.numel()).exact)
+    total = torch.empty_like(y)
+    for source, (received,) in enumerate(replies):
+        decode_message(links, received, total, add=source > 0)
+    own = y
+    if want_own:
+        own = torch.empty_like(y)
+        decode_message(links, message, own)
+    return total, own
+
+
+def _sharded(links: Sequence[Link], y: Tensor, rank: int, ranks: int, want_own: bool) -> Rounds[tuple[Tensor, Tensor]]:
+    shards = _shards(links, y.numel(), ranks)
+    exact = _size(links, shards[0][1]).exact
+    parts = [[] if j == rank else [_shard_message(links, y, shards[j], shards[0], exact)] for j in range(ranks)]
+    received = yield AllToAll(parts, exact)
+    low, high = shards[rank]
+    mine = y[low:high].clone()  # this rank's own share needs no encoding: it does not travel
+    for source in range(ranks):
+        if source != rank:
+            _decode_shard(links, received[source][0], mine, low, exact, add=True)
+    # the sum is encoded once, and everyone, the owner too, decodes the same bytes
+    sealed = _shard_message(links, mine, (0, high - low), shards[0], exact, base=low, salt=SECOND_ENCODING)
+    gathered = yield AllGather([sealed], exact)
+    total = torch.empty_like(y)
+    for source, (a, b) in enumerate(shards):
+        _decode_shard(links, gathered[source][0], total[a:b], a, exact, add=False)
+    own = y
+    if want_own:
+        own = torch.empty_like(y)
+        for j, (a, b) in enumerate(shards):
+            if j != rank:
+                _decode_shard(links, parts[j][0], own[a:b], a, exact, add=False)
+        own[low:high] = y[low:high] - (mine - total[low:high])
+    return total, own
+
+
+def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
+    """Decode, add and encode at every hop; each rank books the errors of the encodings it made."""
+    shards = _shards(links, y.numel(), ranks)
+    exact = _size(links, shards[0][1]).exact
+    own = y.clone()
+
+    def sealed(j: int, values: Tensor, hop: int) -> Tensor:
+        low, high = shards[j]
+        message = _shard_message(links, values, (0, high - low), shards[0], exact, low, hop * SECOND_ENCODING)
+        delivered = torch.empty_like(values)
+        _decode_shard(links, message, delivered, low, exact, add=False)
+        own[low:high] -= values - delivered
+        return message
+
+    def passed_on(message: Tensor) -> Rounds[Tensor]:
+        sizes = [message.numel()] if exact else None
+        (received,), _ = yield SendRecv([message], (rank + 1) % ranks, (rank - 1) % ranks, sizes)
+        return received
+
+    low, high = shards[rank]
+    message = sealed(rank, y[low:high], 0)
+    for hop in range(1, ranks):
+        received = yield from passed_on(message)
+        j = (rank - hop) % ranks
+        values = y[shards[j][0] : shards[j][1]].clone()
+        _decode_shard(links, received, values, shards[j][0], exact, add=True)
+        message = sealed(j, values, hop)
+    total = torch.empty_like(y)
+    for hop in range(ranks):
+        j = (rank + 1 - hop) % ranks
+        _decode_shard(links, message, total[shards[j][0] : shards[j][1]], shards[j][0], exact, add=False)
+        if hop < ranks - 1:
+            message = yield from passed_on(message)
+    return total, own
+
+
+def _ring_summed(y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
+    """The ring all-reduce itself, for additive chains: add what arrives, pass it on."""
+    shard = -(-y.numel() // ranks)
+    total = torch.zeros(shard * ranks, dtype=y.dtype, device=y.device)
+    total[: y.numel()] = y
+    rows = total.view(ranks, shard)
+    right, left = (rank + 1) % ranks, (rank - 1) % ranks
+    for hop in range(1, ranks):
+        sending = rows[(rank - hop + 1) % ranks]
+        (received,), _ = yield SendRecv([sending], right, left, [shard])
+        rows[(rank - hop) % ranks] += received
+    for hop in range(ranks - 1):
+        sending = rows[(rank + 1 - hop) % ranks]
+        (received,), _ = yield SendRecv([sending], right, left, [shard])
+        rows[(rank - hop) % ranks] = received
+    return total[: y.numel()], y
+
+
+def shard_length(wire: Sequence[Stage], spec: Spec, ranks: int) -> int:
+    """ceil(n/P) numbers, rounded up to what the first wire stage wants to keep together."""
+    grain = wire[0].grain(spec) if wire else 1
+    return -(-(-(-spec.numel // grain)) // ranks) * grain
+
+
+def _shards(links: Sequence[Link], numel: int, ranks: int) -> list[tuple[int, int]]:
+    """The bounds of each rank's shard; the last ones may be shorter or empty."""
+    shard = shard_length([link.stage for link in links], replace(links[0].scene.spec, numel=numel), ranks)
+    return [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
+
+
+def _moved(links: Sequence[Link], numel: int, base: int, salt: int) -> list[Link]:
+    """The links as they work on `numel` numbers from position `base` on."""
+    spec = replace(links[0].scene.spec, numel=numel, shape=())
+    moved = []
+    for link in links:
+        scene = replace(link.scene, spec=spec, base=base, stream=link.scene.stream + salt)
+        moved.append(Link(link.stage, scene))
+        spec = link.stage.out(spec)
+    return moved
+
+
+def _size(links: Sequence[Link], numel: int) -> Size:
+    return message_size(tuple(link.stage for link in links), replace(links[0].scene.spec, numel=numel, shape=()))
+
+
+def _shard_message(
+    links: Sequence[Link], values: Tensor, bounds: tuple[int, int], full: tuple[int, int], exact: bool,
+    base: int | None = None, salt: int = 0,
+) -> Tensor:
+    """The message of one shard; a shorter shard's is filled up, so that all of one round are equally long."""
+    low, high = bounds
+    moved = _moved(links, high - low, low if base is None else base, salt)
+    message = encode_message(moved, values[low:high])
+    if exact and high - low < full[1] - full[0]:
+        message = torch.nn.functional.pad(message, (0, _size(links, full[1] - full[0]) - message.numel()))
+    return message
+
+
+def _decode_shard(links: Sequence[Link], message: Tensor, out: Tensor, base: int, exact: bool, add: bool) -> None:
+    moved = _moved(links, out.numel(), base, 0)
+    if exact:
+        message = message[: _size(links, out.numel())]
+    decode_message(moved, message, out, add)

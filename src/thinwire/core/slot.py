@@ -1,0 +1,77 @@
+"""The memory of one segment: each stage's state, and the residual of error feedback."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from thinwire.core.spec import Spec
+from thinwire.core.stage import State
+from thinwire.errors import StateError
+
+if TYPE_CHECKING:
+    from thinwire.core.codec import Codec
+
+
+@dataclass
+class Slot:
+    """What a segment remembers between steps. A new one is empty; `average` fills it at the first step.
+
+    `chain` and `shape` say whom it belongs to; `notes` are counts of the last step (saturated values, ...).
+    """
+
+    chain: str = ""
+    shape: tuple[int, ...] = ()
+    states: list[State] = field(default_factory=list)
+    residual: Tensor | None = None
+    steps: int = 0
+    notes: dict[str, float] = field(default_factory=dict)
+
+    def open(self, codec: "Codec", shape: tuple[int, ...]) -> None:
+        """Prepare an empty slot for this chain and shape, or check that a used one belongs to them."""
+        if not self.chain:
+            self.chain, self.shape = str(codec), shape
+            specs = codec.specs(Spec.of(shape))
+            self.states = [stage.init(spec) for stage, spec in zip(codec.stages, specs, strict=False)]
+        elif self.chain != str(codec) or self.shape != shape:
+            raise StateError(
+                f"this slot belongs to {self.chain!r} on shape {self.shape}, not to {str(codec)!r} on {shape};"
+                " give every tensor a slot of its own."
+            )
+
+    def rescale(self, factor: float) -> None:
+        """Follow a change of the loss scale: what is held was measured in the old unit."""
+        if self.residual is not None:
+            self.residual.mul_(factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers and text only."""
+        return {
+            "chain": self.chain,
+            "shape": list(self.shape),
+            "states": [dict(state) for state in self.states],
+            "residual": self.residual,
+            "steps": self.steps,
+        }
+
+    @staticmethod
+    def from_state_dict(saved: dict[str, Any]) -> "Slot":
+        """A slot as it was saved; what is missing or of the wrong type is a StateError."""
+        try:
+            residual = saved["residual"]
+            if residual is not None and not isinstance(residual, Tensor):
+                raise TypeError("its residual is not a tensor")
+            return Slot(
+                str(saved["chain"]),
+                tuple(int(extent) for extent in saved["shape"]),
+                [{key: _copied(value) for key, value in state.items()} for state in saved["states"]],
+                _copied(residual),
+                int(saved["steps"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as reason:
+            raise StateError(f"this is not the saved state of a slot ({reason!r}).") from reason
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,187 @@
+"""The contract of a stage, and what a stage sees while it works."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from thinwire.core.ops import Rounds
+from thinwire.core.options import check_options, print_options
+from thinwire.core.spec import Kind, Size, Spec
+from thinwire.kernels.reference.hashing import make_key
+
+if TYPE_CHECKING:
+    from thinwire.core.codec import Codec
+
+State: TypeAlias = dict[str, Any]  # tensors and plain numbers only: it goes into checkpoints as it is
+
+EVERYONE = -1  # the "rank" of draws that all ranks share
+
+
+class Encoded(NamedTuple):
+    """What a stage hands on: the numbers for the next stage, and its own side bytes for the message."""
+
+    values: Tensor
+    side: Tensor | None = None
+
+
+@dataclass
+class Scene:
+    """Where and when a stage works: the segment's spec and state, the ranks, the step, the shared context.
+
+    `contributions` tells a decoder of how many ranks its input is the sum (an affine stage adds its mean in
+    that proportion; 0 decodes a difference). `base` is the position of the first element in the segment.
+    """
+
+    spec: Spec
+    state: State
+    rank: int = 0
+    ranks: int = 1
+    step: int = 0
+    seed: int = 0
+    stream: int = 0
+    base: int = 0
+    contributions: int = 1
+    context: Any = None
+    stash: Any = None  # what a stage keeps from `accumulate` or `encode` until `settle` or `observe`
+    weights: Tensor | None = None
+    notes: dict[str, float] = field(default_factory=dict)
+
+    def key(self) -> int:
+        """The key of this rank's own random draws at this stage and step."""
+        return make_key(self.seed, self.step, self.rank, self.stream)
+
+    def shared_key(self) -> int:
+        """The key of draws that come out equal on all ranks."""
+        return make_key(self.seed, self.step, EVERYONE, self.stream)
+
+    def count(self, name: str, amount: float) -> None:
+        self.notes[name] = self.notes.get(name, 0) + amount
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a chain: an immutable description that is its own configuration.
+
+    Facts for the chain: `additive`: with a shared context, the sum of encoded tensors decodes to the sum of
+    the tensors. `wire`: may stand behind the cut, where sums are no longer taken. `unbiased`: decodes to its
+    input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
+    `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and touches no data.
+    """
+
+    name: ClassVar[str] = ""
+    additive: ClassVar[bool] = False
+    wire: ClassVar[bool] = True
+    rounds: ClassVar[int] = 0
+    settles: ClassVar[bool] = False
+    settings: ClassVar[bool] = False
+    accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})
+    shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def __or__(self, other: "Stage | Codec | str") -> "Codec":
+        from thinwire.core.codec import Codec
+
+        return Codec((self,)) | other
+
+    def __str__(self) -> str:
+        return self.name + print_options(self)
+
+    __repr__ = __str__
+
+    def options(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def unbiased(self) -> bool:
+        return False
+
+    @property
+    def feeds(self) -> bool:
+        return not self.unbiased
+
+    # Sizes, before data.
+
+    def out(self, spec: Spec) -> Spec:
+        """What the next stage sees."""
+        raise NotImplementedError
+
+    def side(self, spec: Spec) -> Size:
+        """Bytes of side information in a message; not exact means that they travel behind their length."""
+        return Size(0)
+
+    def grain(self, spec: Spec) -> int:
+        """Shards are cut at multiples of this many numbers."""
+        return 1
+
+    def agreement(self, spec: Spec, ranks: int) -> Size:
+        """Bytes a rank sends to agree, in one step."""
+        return Size(0)
+
+    # State.
+
+    def init(self, spec: Spec) -> State:
+        """The memory of one segment at its first step."""
+        return {}
+
+    def ready(self, state: State, spec: Spec) -> bool:
+        """False: the chain ends before this stage for now, and what follows it is replaced by `detour`."""
+        return True
+
+    def detour(self) -> "Codec | None":
+        """How the numbers travel while this stage is not ready; None: as they are."""
+        return None
+
+    # Work. None of these may change the state, except the last two, which run after the result is known.
+
+    def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
+        """What enters the residual in place of this rank's share of the gradient (momentum correction)."""
+        return gradient
+
+    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+        """Communicate until the ranks share a context; what is returned becomes `scene.context`."""
+        return None
+        yield
+
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        raise NotImplementedError
+
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+        """Write (or add) the decoded numbers into `out`, fp32 of length `scene.spec.numel`."""
+        raise NotImplementedError
+
+    def received(self, side: Tensor | None, spec: Spec) -> Spec:
+        """`out(spec)` as a receiver knows it; stages of variable output read it from their side bytes."""
+        return self.out(spec)
+
+    def settle(self, sent: Tensor, scene: Scene) -> None:
+        """Change the state that depends on what this rank delivered (`sent`, in the segment's own space)."""
+
+    def observe(self, mean: Tensor, scene: Scene) -> None:
+        """Learn from the averaged result, equally on every rank."""
+
+    # Fast paths of a chain's last stage: side bytes and packed payload in one go.
+
+    def encode_into(self, x: Tensor, scene: Scene, message: Tensor) -> bool:
+        """Write side and payload straight into `message` (of the exact size); False: not supported."""
+        return False
+
+    def decode_from(self, message: Tensor, scene: Scene, out: Tensor, add: bool) -> bool:
+        """Decode side and payload straight from `message`; False: not supported."""
+        return False
+
+
+def empty_like_spec(spec: Spec, device: torch.device) -> Tensor:
+    """A buffer for the numbers of this spec."""
+    from thinwire.core.spec import DTYPES
+
+    if spec.kind == "symbols":
+        return torch.empty(spec.numel, dtype=torch.uint8 if spec.bits <= 8 else torch.int32, device=device)
+    return torch.empty(spec.numel, dtype=DTYPES[spec.kind], device=device)
+
+
+Maker: TypeAlias = Callable[..., Any]

@@ -1,0 +1,134 @@
+"""The one text form of a chain: `topk(density=1/64) | rangefloat(bits=8) | huffman`."""
+
+import difflib
+import inspect
+import re
+from dataclasses import MISSING, fields, is_dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from thinwire.errors import CodecError
+
+# Name -> stage class or preset function. `thinwire.stages` and `thinwire.presets` fill it in.
+NAMES: dict[str, Any] = {}
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?:\s*/\s*\d+)?)(?![A-Za-z_])
+      | (?P<quoted>'[^']*'|"[^"]*")
+      | (?P<word>[A-Za-z_][A-Za-z0-9_\-]*)
+      | (?P<mark>[|(),=])
+    )""",
+    re.VERBOSE,
+)
+_LITERALS = {"true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
+
+
+def parse_links(text: str) -> list[Any]:
+    """The stages (or whole presets) that a text names, in order; `none` and the empty text give none."""
+    tokens = _tokens(text)
+    links: list[Any] = []
+    if not tokens or tokens == [("word", "none")]:
+        return links
+    at = 0
+    while True:
+        link, at = _link(text, tokens, at)
+        if link is not None:
+            links.append(link)
+        if at == len(tokens):
+            return links
+        if tokens[at] != ("mark", "|"):
+            raise CodecError(f"cannot read the chain {text!r}: expected '|' before {tokens[at][1]!r}.")
+        at += 1
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    tokens, at = [], 0
+    stripped = text.rstrip()
+    while at < len(stripped):
+        match = _TOKEN.match(stripped, at)
+        if match is None:
+            raise CodecError(f"cannot read the chain {text!r}: unexpected {stripped[at:].strip()[:12]!r}.")
+        kind = str(match.lastgroup)
+        tokens.append((kind, match.group(kind)))
+        at = match.end()
+    return tokens
+
+
+def _link(text: str, tokens: list[tuple[str, str]], at: int) -> tuple[Any, int]:
+    """One `name(option=value, ...)`, built, and the position behind it."""
+    if at == len(tokens) or tokens[at][0] != "word":
+        found = repr(tokens[at][1]) if at < len(tokens) else "the end"
+        raise CodecError(f"cannot read the chain {text!r}: expected a stage name, found {found}.")
+    name, options = tokens[at][1], {}
+    at += 1
+    if at < len(tokens) and tokens[at] == ("mark", "("):
+        options, at = _options(text, tokens, at + 1)
+    return (None if name == "none" and not options else make(name, options)), at
+
+
+def _options(text: str, tokens: list[tuple[str, str]], at: int) -> tuple[dict[str, Any], int]:
+    options: dict[str, Any] = {}
+    while at < len(tokens) and tokens[at] != ("mark", ")"):
+        kinds = [kind for kind, _ in tokens[at : at + 3]]
+        if len(kinds) < 3 or kinds[0] != "word" or tokens[at + 1][1] != "=" or kinds[2] == "mark":
+            raise CodecError(f"cannot read the chain {text!r}: expected option=value at {tokens[at][1]!r}.")
+        if tokens[at][1] in options:
+            raise CodecError(f"cannot read the chain {text!r}: the option {tokens[at][1]!r} is given twice.")
+        options[tokens[at][1]] = _value(*tokens[at + 2])
+        at += 3
+        if at < len(tokens) and tokens[at] == ("mark", ","):
+            at += 1
+        elif at < len(tokens) and tokens[at] != ("mark", ")"):
+            raise CodecError(f"cannot read the chain {text!r}: expected ',' or ')' before {tokens[at][1]!r}.")
+    if at == len(tokens):
+        raise CodecError(f"cannot read the chain {text!r}: a ')' is missing.")
+    return options, at + 1
+
+
+def _value(kind: str, token: str) -> Any:
+    if kind == "quoted":
+        return token[1:-1]
+    if kind == "word":
+        return _LITERALS.get(token, token)
+    if "/" in token:
+        above, below = (float(part) for part in token.split("/"))
+        if below == 0:
+            raise CodecError(f"the fraction {token} divides by zero.")
+        return above / below
+    return int(token) if re.fullmatch(r"[+-]?\d+", token) else float(token)
+
+
+def make(name: str, options: dict[str, Any]) -> Any:
+    """The stage or preset of this name; unknown names and options are answered with the known ones."""
+    maker = lookup(name)
+    known = option_names(maker)
+    for option in options:
+        if option not in known:
+            takes = f"its options are {', '.join(known)}" if known else "it takes none"
+            raise CodecError(f"{name} has no option {option!r}; {takes}.")
+    missing = [o for o in required_options(maker) if o not in options]
+    if missing:
+        raise CodecError(f"{name} needs {' and '.join(missing)}; write {name}({', '.join(f'{m}=...' for m in missing)}).")
+    return maker(**options)
+
+
+def lookup(name: str) -> Any:
+    if name not in NAMES:
+        for entry in entry_points(group="thinwire.stages"):
+            NAMES.setdefault(entry.name, entry.load())
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise CodecError(f"there is no stage or preset {name!r}; {hint}known are {', '.join(sorted(NAMES))}.")
+    return NAMES[name]
+
+
+def option_names(maker: Any) -> list[str]:
+    return [f.name for f in fields(maker)] if is_dataclass(maker) else list(inspect.signature(maker).parameters)
+
+
+def required_options(maker: Any) -> list[str]:
+    if is_dataclass(maker):
+        return [f.name for f in fields(maker) if f.default is MISSING]
+    return [p.name for p in inspect.signature(maker).parameters.values() if p.default is inspect.Parameter.empty]

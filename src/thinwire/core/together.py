@@ -1,0 +1,79 @@
+"""Several segments' rounds as one: at each turn, operations of one kind share a collective."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Op, Rounds
+
+T = TypeVar("T")
+
+
+def together(rounds: Sequence[Rounds[T]]) -> Rounds[list[T]]:
+    """Run all rounds in lock-step and return their results in order.
+
+    Ranks that run the same segments in the same order yield the same merged operations.
+    """
+    results: dict[int, T] = {}
+    waiting: dict[int, Op] = {}
+
+    def advance(i: int, reply: Any) -> None:
+        try:
+            waiting[i] = rounds[i].send(reply)
+        except StopIteration as end:
+            results[i] = end.value
+
+    for i in range(len(rounds)):
+        advance(i, None)
+    while waiting:
+        current, waiting = waiting, {}
+        for indices in _groups(current):
+            replies = yield from _perform_merged([current[i] for i in indices])
+            for i, reply in zip(indices, replies, strict=True):
+                advance(i, reply)
+    return [results[i] for i in range(len(rounds))]
+
+
+def _groups(pending: dict[int, Op]) -> list[list[int]]:
+    """Indices whose operations can share a collective, in order of their first segment."""
+    groups: dict[Hashable, list[int]] = {}
+    for i in sorted(pending):
+        groups.setdefault(_sort(i, pending[i]), []).append(i)
+    return list(groups.values())
+
+
+def _sort(i: int, op: Op) -> Hashable:
+    match op:
+        case AllReduce(items, how):
+            return ("reduce", how, items[0].dtype, items[0].device)
+        case AllGather(_, exact):
+            return ("gather", exact)
+        case AllToAll(_, exact):
+            return ("scatter", exact)
+        case Broadcast(items, root):
+            return ("broadcast", root, items[0].dtype, items[0].device)
+        case _:
+            return i
+
+
+def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
+    """Yield one operation for all of these and hand out their replies."""
+    first = ops[0]
+    if len(ops) == 1:
+        return [(yield first)]
+    if isinstance(first, AllToAll):
+        counts = [max(len(items) for items in op.parts) for op in ops if isinstance(op, AllToAll)]
+        peers = range(len(first.parts))
+        merged: Op = AllToAll([[t for op in ops for t in op.parts[j]] for j in peers], first.exact)  # type: ignore[union-attr]
+        received = yield merged
+        return [[items[a:b] for items in received] for a, b in _ranges(counts)]
+    counts = [len(op.items) for op in ops]  # type: ignore[union-attr]
+    reply = yield replace(first, items=[t for op in ops for t in op.items])  # type: ignore[union-attr, type-var]
+    if isinstance(first, AllGather):
+        return [[items[a:b] for items in reply] for a, b in _ranges(counts)]
+    return [reply[a:b] for a, b in _ranges(counts)]
+
+
+def _ranges(counts: list[int]) -> list[tuple[int, int]]:
+    ends = [sum(counts[: i + 1]) for i in range(len(counts))]
+    return [(end - count, end) for end, count in zip(ends, counts, strict=True)]

@@ -1,0 +1,30 @@
+"""The stages. This table is the only place that knows their names."""
+
+from thinwire.core.stage import Stage
+from thinwire.core.text import NAMES
+from thinwire.stages.coders import Elias, Huffman
+from thinwire.stages.floats import BF16, FP16, FP32
+from thinwire.stages.integers import Integers
+from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
+from thinwire.stages.rangefloat import RangeFloat
+from thinwire.stages.settings import Feedback
+from thinwire.stages.sparsify import Threshold, TopK
+
+STAGES: tuple[type[Stage], ...] = (
+    Feedback,
+    FP32,
+    FP16,
+    BF16,
+    Integers,
+    QSGD,
+    NUQSGD,
+    Ternary,
+    Sign,
+    RangeFloat,
+    TopK,
+    Threshold,
+    Elias,
+    Huffman,
+)
+
+NAMES.update({stage.name: stage for stage in STAGES})

@@ -1,0 +1,73 @@
+"""Entropy coders: symbols in as few bits as their frequencies allow. Lossless."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from thinwire.core.spec import Kind, Spec
+from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.wire import from_bytes, to_bytes
+from thinwire.errors import CodecError
+from thinwire.kernels import coders
+
+
+@dataclass(frozen=True)
+class Huffman(Stage):
+    """Canonical Huffman codes for the symbols of each message, close to their empirical entropy.
+
+    Other numbers are coded byte by byte. A message that would not shrink is stored as it is.
+    """
+
+    name: ClassVar[str] = "huffman"
+    accepts: ClassVar[frozenset[Kind]] = frozenset({"symbols", "float32", "float16", "bfloat16"})
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    def out(self, spec: Spec) -> Spec:
+        return spec.numbers(int(spec.payload()), "bytes", exact=False)
+
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        if _small_symbols(scene.spec):
+            return Encoded(coders.huffman_encode(x, scene.spec.bits))
+        return Encoded(coders.huffman_encode(to_bytes(x, scene.spec), 8))
+
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+        if _small_symbols(scene.spec):
+            out.copy_(coders.huffman_decode(encoded.values, scene.spec.numel, scene.spec.bits))
+        else:
+            payload = coders.huffman_decode(encoded.values, int(scene.spec.payload()), 8)
+            values = from_bytes(payload, scene.spec)
+            out.copy_(out + values if add else values)
+
+
+@dataclass(frozen=True)
+class Elias(Stage):
+    """Elias omega codes of gaps and levels, as in the analysis of QSGD and NUQSGD (Elias 1975).
+
+    For sign-magnitude symbols only; good when most of them are zero.
+    """
+
+    name: ClassVar[str] = "elias"
+    accepts: ClassVar[frozenset[Kind]] = frozenset({"symbols"})
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    def out(self, spec: Spec) -> Spec:
+        if spec.kind == "symbols" and not spec.signed:
+            raise CodecError("elias codes signs and levels, which only qsgd, nuqsgd, alq and ternary give; use huffman here.")
+        return spec.numbers(int(spec.payload()), "bytes", exact=False)
+
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        return Encoded(coders.elias_encode(x, scene.spec.bits))
+
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+        out.copy_(coders.elias_decode(encoded.values, scene.spec.numel, scene.spec.bits))
+
+
+def _small_symbols(spec: Spec) -> bool:
+    return spec.kind == "symbols" and spec.bits <= 8

@@ -1,0 +1,1 @@
+"""Who performs the operations: processes (`distributed`), one process (`simulated`), a clock (`modelled`)."""

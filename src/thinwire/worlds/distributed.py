@@ -1,0 +1,187 @@
+"""Processes over torch.distributed: the operations on a process group."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire.core.average import Turn
+from thinwire.core.average import average as average_rounds
+from thinwire.core.codec import Codec
+from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, AllToAll, Broadcast, Op, Rounds, SendRecv
+from thinwire.core.slot import Slot
+from thinwire.core.stage import Stage
+from thinwire.errors import WireError, WorldError
+
+T = TypeVar("T")
+
+_HOW = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_LONGEST = 2**31 - 1
+
+
+def average(
+    tensor: Tensor,
+    codec: Codec | Stage | str,
+    *,
+    slot: Slot | None = None,
+    group: dist.ProcessGroup | None = None,
+    seed: int = 0,
+    step: int = 0,
+    reduction: str | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """The mean of `tensor` over a process group (the default one if None), through a chain.
+
+    Keep the slot between steps: it holds residuals and bases. `seed` and `step` must be equal on all ranks.
+    """
+    world = Distributed(group)
+    turn = Turn(world.rank, world.ranks, seed, step, reduction)
+    return world.drive(average_rounds(Codec.parse(codec), tensor, slot or Slot(), turn, weights))
+
+
+class Distributed:
+    """Performs operations on one process group and counts the bytes this rank sends."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise WorldError(
+                "torch.distributed is not initialised: call torch.distributed.init_process_group() first,"
+                " or use thinwire.simulate() in one process."
+            )
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.ranks = dist.get_world_size(group)
+        self.sent = 0
+
+    def drive(self, rounds: Rounds[T]) -> T:
+        """Run rounds to their end."""
+        reply: Any = None
+        while True:
+            try:
+                op = rounds.send(reply)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            reply = self.perform(op)
+
+    def perform(self, op: Op) -> Any:
+        """Do one operation and return its reply; a failing backend becomes an error that says what was being done."""
+        self.sent += op.sent(self.rank, self.ranks)
+        try:
+            match op:
+                case AllReduce():
+                    return self._all_reduce(op)
+                case AllGather():
+                    return self._all_gather(op)
+                case AllToAll():
+                    return self._all_to_all(op.parts, op.exact)
+                case Broadcast():
+                    return self._broadcast(op)
+                case SendRecv():
+                    return self._send_recv(op)
+        except RuntimeError as reason:
+            raise WorldError(
+                f"rank {self.rank} of {self.ranks}: {type(op).__name__} failed; a peer may have died or left"
+                f" ({str(reason).splitlines()[0]})"
+            ) from reason
+
+    def _all_reduce(self, op: AllReduce) -> list[Tensor]:
+        flat = _joined(op.items)
+        if self.ranks > 1:
+            dist.all_reduce(flat, _HOW[op.how], group=self.group)
+        return _split(flat, [t.numel() for t in op.items])
+
+    def _all_gather(self, op: AllGather) -> list[list[Tensor]]:
+        sizes = [t.numel() for t in op.items]
+        if self.ranks == 1:
+            return [list(op.items)]
+        if not op.exact:  # uneven messages: every rank sends its own to each peer
+            return self._all_to_all([list(op.items)] * self.ranks, False)
+        flat = _joined(op.items)
+        gathered = torch.empty(self.ranks * flat.numel(), dtype=flat.dtype, device=flat.device)
+        _all_gather_flat(gathered, flat, self.group)
+        return [_split(row, sizes) for row in gathered.view(self.ranks, -1)]
+
+    def _all_to_all(self, parts: Sequence[Sequence[Tensor]], exact: bool) -> list[list[Tensor]]:
+        if self.ranks == 1:
+            return [list(parts[0])]
+        peer = (self.rank + 1) % self.ranks
+        sizes = [[t.numel() for t in items] for items in parts]
+        sizes[self.rank] = []
+        incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes)
+        like = parts[peer][0]
+        sending = [t for j, items in enumerate(parts) if j != self.rank for t in items]
+        flat = _joined(sending) if sending else like.new_empty(0)
+        takes = [0 if j == self.rank else sum(incoming[j]) for j in range(self.ranks)]
+        received = torch.empty(sum(takes), dtype=like.dtype, device=like.device)
+        dist.all_to_all_single(received, flat, takes, [sum(s) for s in sizes], group=self.group)
+        rows = torch.split(received, takes)
+        return [
+            list(parts[j]) if j == self.rank else _split(rows[j], incoming[j]) for j in range(self.ranks)
+        ]
+
+    def _exchange_lengths(self, sizes: list[list[int]]) -> list[list[int]]:
+        """Tell every peer how long its items are, and hear the same; all send the same number of items."""
+        device = self._device()
+        count = max(len(items) for items in sizes)
+        counts = [0 if j == self.rank else count for j in range(self.ranks)]
+        flat = [n for j, items in enumerate(sizes) if j != self.rank for n in items]
+        if any(n > _LONGEST for n in flat):
+            raise WireError(f"a message of {max(flat)} bytes is longer than the {_LONGEST} that {LENGTH_BYTES} bytes can say.")
+        outgoing = torch.tensor(flat, dtype=torch.int32, device=device)
+        heard = torch.empty_like(outgoing)
+        dist.all_to_all_single(heard, outgoing, counts, counts, group=self.group)
+        lengths = [row.tolist() for row in torch.split(heard, counts)]
+        if any(n < 0 for row in lengths for n in row):
+            raise WireError(f"rank {self.rank} of {self.ranks}: a peer announced a message of negative length.")
+        return lengths
+
+    def _broadcast(self, op: Broadcast) -> list[Tensor]:
+        flat = _joined(op.items)
+        if self.ranks > 1:
+            root = op.root if self.group is None else dist.get_global_rank(self.group, op.root)
+            dist.broadcast(flat, root, group=self.group)
+        return _split(flat, [t.numel() for t in op.items])
+
+    def _send_recv(self, op: SendRecv) -> tuple[list[Tensor], Any]:
+        if op.to == self.rank:
+            return list(op.items), op.meanwhile() if op.meanwhile else None
+        sizes = list(op.sizes) if op.sizes is not None else None
+        if sizes is None:
+            lengths = torch.tensor([t.numel() for t in op.items], dtype=torch.int32, device=self._device())
+            heard, _ = self._exchange(lengths, len(op.items), op)
+            sizes = heard.tolist()
+        received, aside = self._exchange(_joined(op.items), sum(sizes), op, op.meanwhile)
+        return _split(received, sizes), aside
+
+    def _exchange(self, flat: Tensor, count: int, op: SendRecv, meanwhile: Any = None) -> tuple[Tensor, Any]:
+        incoming = torch.empty(count, dtype=flat.dtype, device=flat.device)
+        to, source = (r if self.group is None else dist.get_global_rank(self.group, r) for r in (op.to, op.source))
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, flat, to, self.group), dist.P2POp(dist.irecv, incoming, source, self.group)]
+        )
+        aside = meanwhile() if meanwhile else None
+        for work in works:
+            work.wait()
+        return incoming, aside
+
+    def _device(self) -> torch.device:
+        """Where small control tensors must live for this backend."""
+        name = str(dist.get_backend(self.group))
+        return torch.device("cuda", torch.cuda.current_device()) if "nccl" in name else torch.device("cpu")
+
+
+def _all_gather_flat(out: Tensor, flat: Tensor, group: dist.ProcessGroup | None) -> None:
+    """torch 2.13 renames all_gather_into_tensor; older ones have only that."""
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(out, flat, group=group)
+
+
+def _joined(items: Sequence[Tensor]) -> Tensor:
+    return items[0].contiguous() if len(items) == 1 else torch.cat([t.reshape(-1) for t in items])
+
+
+def _split(flat: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    return [flat] if len(sizes) == 1 else list(torch.split(flat, list(sizes)))

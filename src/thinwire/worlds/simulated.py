@@ -1,0 +1,113 @@
+"""N ranks in this process, in lock-step: experiments and thousands of tests without a cluster."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from thinwire.core.average import Turn, average
+from thinwire.core.codec import Codec
+from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Op, Rounds, SendRecv
+from thinwire.core.slot import Slot
+from thinwire.core.stage import Stage
+from thinwire.errors import CodecError, WorldError
+
+T = TypeVar("T")
+
+
+@dataclass
+class Outcome:
+    """What a simulated step gave: one mean a rank, the bytes each put on the wire, and the slots for the next."""
+
+    means: list[Tensor]
+    sent: list[int]
+    slots: list[Slot]
+
+
+def simulate(
+    codec: Codec | Stage | str,
+    gradients: Sequence[Tensor],
+    *,
+    slots: Sequence[Slot] | None = None,
+    seed: int = 0,
+    step: int = 0,
+    reduction: str | None = None,
+    weights: Tensor | None = None,
+) -> Outcome:
+    """Average one tensor a rank through a chain, all ranks in this process.
+
+    Pass the outcome's slots to the next step: they hold residuals and bases, and are updated in place.
+    """
+    codec = Codec.parse(codec)
+    ranks = len(gradients)
+    check_alike(gradients)
+    slots = [Slot() for _ in gradients] if slots is None else list(slots)
+    if len(slots) != ranks:
+        raise CodecError(f"{ranks} ranks need {ranks} slots; got {len(slots)}.")
+    turns = [Turn(rank, ranks, seed, step, reduction) for rank in range(ranks)]
+    rounds = [average(codec, g, slot, turn, weights) for g, slot, turn in zip(gradients, slots, turns, strict=True)]
+    means, sent = run(rounds)
+    return Outcome(means, sent, slots)
+
+
+def check_alike(gradients: Sequence[Tensor]) -> None:
+    if not gradients:
+        raise CodecError("simulate needs the gradient of at least one rank; got none.")
+    first = gradients[0]
+    for rank, gradient in enumerate(gradients):
+        if gradient.shape != first.shape or gradient.dtype != first.dtype:
+            raise CodecError(
+                f"all ranks' tensors must be alike: rank 0 has {first.dtype} {tuple(first.shape)},"
+                f" rank {rank} has {gradient.dtype} {tuple(gradient.shape)}."
+            )
+
+
+def run(rounds: Sequence[Rounds[T]]) -> tuple[list[T], list[int]]:
+    """Drive one generator a rank to its end; returns their results and the bytes each rank sent."""
+    ranks = len(rounds)
+    sent, results = [0] * ranks, dict[int, T]()
+    replies: list[Any] = [None] * ranks
+    while True:
+        ops: list[Op] = []
+        for rank, generator in enumerate(rounds):
+            try:
+                ops.append(generator.send(replies[rank]))
+            except StopIteration as end:
+                results[rank] = end.value
+        if len(results) == ranks:
+            return [results[rank] for rank in range(ranks)], sent
+        if results or len({type(op) for op in ops}) > 1:
+            raise WorldError(f"the simulated ranks disagree: {[type(op).__name__ for op in ops]}, {len(results)} ended.")
+        sent = [total + op.sent(rank, ranks) for rank, (total, op) in enumerate(zip(sent, ops, strict=True))]
+        replies = perform(ops)
+
+
+def perform(ops: list[Any]) -> list[Any]:
+    """The reply of every rank to one operation that all of them asked for; nobody shares memory."""
+    match ops[0]:
+        case AllReduce():
+            totals = [_reduced([op.items[i] for op in ops], ops[0].how) for i in range(len(ops[0].items))]
+            return [[total.clone() for total in totals] for _ in ops]
+        case AllGather():
+            return [[[t.clone() for t in op.items] for op in ops] for _ in ops]
+        case AllToAll():
+            return [[[t.clone() for t in op.parts[rank]] for op in ops] for rank in range(len(ops))]
+        case Broadcast(_, root):
+            return [[t.clone() for t in ops[root].items] for _ in ops]
+        case SendRecv():
+            aside = [op.meanwhile() if op.meanwhile else None for op in ops]
+            return [([t.clone() for t in ops[op.source].items], aside[rank]) for rank, op in enumerate(ops)]
+        case _:
+            raise WorldError(f"no world performs {type(ops[0]).__name__}.")
+
+
+def _reduced(tensors: list[Tensor], how: str) -> Tensor:
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        if how == "sum":
+            total += tensor
+        else:
+            total = torch.maximum(total, tensor) if how == "max" else torch.minimum(total, tensor)
+    return total
