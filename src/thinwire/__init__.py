@@ -6,6 +6,7 @@ from thinwire.core.slot import Slot
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError, StateError, ThinwireError, WireError, WorldError
+from thinwire.presets import PRESETS
 from thinwire.stages import STAGES
 from thinwire.stages.coders import Elias, Huffman
 from thinwire.stages.floats import BF16, FP16, FP32

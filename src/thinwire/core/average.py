@@ -38,14 +38,17 @@ def average(codec: Codec, tensor: Tensor, slot: Slot, turn: Turn, weights: Tenso
     if tensor.numel() == 0:
         return tensor.clone()
     scenes = _scenes(codec, slot, turn, weights)
-    given = _given(codec, tensor, slot, scenes, turn)
+    given, held_back = _given(codec, tensor, slot, scenes, turn)
     path, y = yield from _walk_in(codec, scenes, given, turn)
     want_own = codec.feedback != "off" or any(codec.stages[i].settles for i in codec.working)
     total, own = yield from reduce(path.reduction, path.wire, y, turn.rank, turn.ranks, want_own)
     mean = _walk_back(codec, path.prefix, scenes, total, turn.ranks)
     if all_finite(mean):
         if want_own:
-            _settle(codec, slot, scenes, given, _walk_back(codec, path.prefix, scenes, own, 1))
+            sent = _walk_back(codec, path.prefix, scenes, own, 1)
+            _hold(codec, slot, given - sent if held_back is None else given - sent + held_back)
+            for i in codec.working:
+                codec.stages[i].settle(sent, scenes[i])
         for i in codec.working:
             codec.stages[i].observe(mean, scenes[i])
         slot.steps += 1
@@ -97,18 +100,22 @@ def _flat_weights(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
     return weights.detach().reshape(-1).float()
 
 
-def _given(codec: Codec, tensor: Tensor, slot: Slot, scenes: list[Scene], turn: Turn) -> Tensor:
-    """This rank's share of the mean, with what is still owed from earlier steps."""
+def _given(codec: Codec, tensor: Tensor, slot: Slot, scenes: list[Scene], turn: Turn) -> tuple[Tensor, Tensor | None]:
+    """This rank's share of the mean with what is owed from earlier steps, and the part of that still held back."""
     flat = tensor.detach().reshape(-1)
     share = flat / turn.ranks if not codec.working else flat.float() / turn.ranks
     if codec.working and not all_finite(share):
         # whatever the chain selects or sends, the others must see it
-        return torch.full_like(share, float("nan"))
+        return torch.full_like(share, float("nan")), None
     for i in codec.working:
         share = codec.stages[i].accumulate(share, scenes[i])
-    if slot.residual is not None:
-        share += slot.residual
-    return share
+    if slot.residual is None:
+        return share, None
+    released = residual = slot.residual.float()
+    for i in codec.working:
+        released = codec.stages[i].release(released, scenes[i])
+    share += released
+    return share, None if released is residual else residual - released
 
 
 def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:
@@ -145,15 +152,13 @@ def _walk_back(codec: Codec, prefix: Sequence[int], scenes: list[Scene], y: Tens
     return y
 
 
-def _settle(codec: Codec, slot: Slot, scenes: list[Scene], given: Tensor, sent: Tensor) -> None:
-    """Hold what was given and not delivered; tell the stages what was."""
-    if codec.feedback != "off":
-        missing = given - sent
-        if codec.beta != 1.0 and slot.residual is not None:
-            missing = torch.lerp(slot.residual.float(), missing, codec.beta)
-        slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing
-    for i in codec.working:
-        codec.stages[i].settle(sent, scenes[i])
+def _hold(codec: Codec, slot: Slot, missing: Tensor) -> None:
+    """Keep what was given and not delivered."""
+    if codec.feedback == "off":
+        return
+    if codec.beta != 1.0 and slot.residual is not None:
+        missing = torch.lerp(slot.residual.float(), missing, codec.beta)
+    slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing
 
 
 def all_finite(x: Tensor) -> bool:

@@ -142,6 +142,10 @@ class Stage:
         """What enters the residual in place of this rank's share of the gradient (momentum correction)."""
         return gradient
 
+    def release(self, residual: Tensor, scene: Scene) -> Tensor:
+        """The part of the residual that is added to this step's share; the rest stays held."""
+        return residual
+
     def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
         """Communicate until the ranks share a context; what is returned becomes `scene.context`."""
         return None
