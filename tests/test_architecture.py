@@ -149,7 +149,10 @@ def test_a_wrong_import_is_found(path: tuple[str, ...], text: str, fault: str) -
 
 
 def test_a_circle_within_a_row_is_found() -> None:
-    circle = {("ddp", "hook"): "import thinwire.tuning", ("tuning", "tuner"): "from thinwire.ddp.lane import Lane"}
+    circle: dict[tuple[str, ...], str] = {
+        ("ddp", "hook"): "import thinwire.tuning",
+        ("tuning", "tuner"): "from thinwire.ddp.lane import Lane",
+    }
     assert import_faults(circle) == ["ddp and tuning import each other"]
 
 
