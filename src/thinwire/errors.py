@@ -1,10 +1,10 @@
 """The exceptions a caller may want to catch.
 
-    ThinwireError
-    ├── CodecError   (also ValueError)    a chain, a stage or an option that cannot work
-    ├── WireError    (also ValueError)    a message that is truncated, altered or not ours
-    ├── StateError   (also ValueError)    a checkpoint or slot that belongs to something else
-    └── WorldError   (also RuntimeError)  the ranks disagree, or one of them is gone
+ThinwireError
+├── CodecError   (also ValueError)    a chain, a stage or an option that cannot work
+├── WireError    (also ValueError)    a message that is truncated, altered or not ours
+├── StateError   (also ValueError)    a checkpoint or slot that belongs to something else
+└── WorldError   (also RuntimeError)  the ranks disagree, or one of them is gone
 """
 
 

@@ -1,0 +1,31 @@
+# make test    everything a change must pass; make check    the fast part of it, without the tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+TREES := $(wildcard src tests benchmarks examples)
+
+.PHONY: test check pytest install clean
+
+test: check pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(TREES)
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+install: $(STAMP)
+
+# Editable: Python sources are used in place; what is compiled or declared is installed anew when it changes.
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt src/thinwire/_version.py native $(wildcard native/*)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -c 'import thinwire._native'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/thinwire/_native*.so
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

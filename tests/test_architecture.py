@@ -1,0 +1,219 @@
+"""The shape of the project: who may import whom, how long things may be, and what no file may contain."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "thinwire"
+
+# Lowest first. A unit imports from its own row or the rows before it; two units of one row never import each other
+# both ways. The façade is thinwire/__init__.py: it gathers what lies below, and only what lies above may use it.
+FACADE = "__init__"
+LAYERS = (
+    {"_version", "errors"},
+    {"_native", "kernels"},
+    {"core"},
+    {"stages"},
+    {"presets"},
+    {"worlds"},
+    {"ddp", "tuning"},
+    {FACADE},
+    {"lab", "recipes", "report"},
+    {"cli"},
+    {"__main__"},
+)
+LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
+NO_NETWORK = {"errors", "kernels", "core", "stages", "presets"}
+
+MAX_MODULE_LINES = 350
+MAX_FUNCTION_LINES = 60
+EMPTY_NAMES = {"utils", "util", "helpers", "common", "misc"}
+
+
+def unit_of(parts: tuple[str, ...]) -> str:
+    """The layer's name of a path inside the package: ('core', 'slot') and ('core', '__init__') both belong to core."""
+    return parts[0] if parts else FACADE
+
+
+def dotted_imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of everything a module imports; `package` is where its relative imports start."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            start = ".".join((*base, *(node.module.split(".") if node.module else ())))
+            yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
+
+
+def imported_unit(name: str) -> str | None:
+    """The layer behind an imported name, the façade for a public name, None for other packages."""
+    head, *rest = name.split(".")
+    if head != "thinwire":
+        return None
+    return rest[0] if rest and (rest[0] in LEVEL or is_module(rest[0])) else FACADE
+
+
+def is_module(name: str) -> bool:
+    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()
+
+
+def import_faults(sources: dict[tuple[str, ...], str]) -> list[str]:
+    """What is wrong with the imports of these modules (path inside the package -> source text)."""
+    faults, sideways = [], set()
+    for path, text in sources.items():
+        unit = unit_of(path) if path != (FACADE,) else FACADE
+        if unit not in LEVEL:
+            faults.append(f"{'/'.join(path)}: {unit} has no place in LAYERS")
+            continue
+        for line, name in dotted_imports(ast.parse(text), ("thinwire", *path[:-1])):
+            target = imported_unit(name)
+            if target is None or target == unit:
+                continue
+            if target not in LEVEL or LEVEL[target] > LEVEL[unit]:
+                faults.append(f"{'/'.join(path)}:{line}: {unit} must not import {target}")
+            elif LEVEL[target] == LEVEL[unit]:
+                sideways.add((unit, target))
+    faults += [f"{a} and {b} import each other" for a, b in sorted(sideways) if a < b and (b, a) in sideways]
+    return faults
+
+
+def network_faults(text: str) -> list[int]:
+    """The lines of a module that reach for torch.distributed, imported or as an attribute."""
+    tree = ast.parse(text)
+    lines = {n for n, name in dotted_imports(tree, ()) if f"{name}.".startswith("torch.distributed.")}
+    lines |= {
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.distributed"
+    }
+    return sorted(lines)
+
+
+def function_lengths(text: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield node.name, node.end_lineno - node.lineno + 1
+
+
+# A directory of somebody's machine; the look-behind spares addresses and paths relative to something else.
+MACHINE_PATH = re.compile(r"(?<![\w.~$})>*-])/(?:home|Users|root|work|workspace|tmp|opt|mnt)/\w")
+
+
+def project_files() -> list[Path]:
+    """Everything that is, or would be, in the repository."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):  # an unpacked archive: no repository, or no git
+        listed = [str(p.relative_to(ROOT)) for d in ("src", "tests", "native", "docs") for p in (ROOT / d).rglob("*")]
+    return [ROOT / name for name in listed if name and (ROOT / name).is_file()]
+
+
+def package_sources() -> dict[tuple[str, ...], str]:
+    return {
+        path.relative_to(PACKAGE).with_suffix("").parts: path.read_text(encoding="utf-8")
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+SOURCES = package_sources()
+
+
+def test_imports_go_one_way() -> None:
+    assert import_faults(SOURCES) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "fault"),
+    [
+        (("kernels", "quantise"), "from thinwire.core.slot import Slot", "kernels must not import core"),
+        (("kernels", "quantise"), "from ..core import slot", "kernels must not import core"),
+        (("stages", "pca"), "def f() -> None:\n    import thinwire.worlds.simulated", "stages must not import worlds"),
+        (("core", "codec"), "from thinwire import stages", "core must not import stages"),
+        (("core", "codec"), "from thinwire import Codec", "core must not import __init__"),
+        (("__init__",), "from .report import page", "__init__ must not import report"),
+        (("colours",), "", "colours has no place in LAYERS"),
+    ],
+)
+def test_a_wrong_import_is_found(path: tuple[str, ...], text: str, fault: str) -> None:
+    (found,) = import_faults({path: text})
+    assert found.endswith(fault)
+
+
+def test_a_circle_within_a_row_is_found() -> None:
+    circle: dict[tuple[str, ...], str] = {
+        ("ddp", "hook"): "import thinwire.tuning",
+        ("tuning", "tuner"): "from thinwire.ddp.lane import Lane",
+    }
+    assert import_faults(circle) == ["ddp and tuning import each other"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (("core", "codec"), "from thinwire.kernels import quantise\nfrom .slot import Slot\nimport torch"),
+        (("__init__",), "from thinwire.core.codec import Codec\nfrom .ddp import attach"),
+        (("cli",), "import thinwire\nfrom thinwire import Codec, lab"),
+        (("recipes", "loop"), "from ..report.record import Record"),
+    ],
+)
+def test_a_right_import_passes(path: tuple[str, ...], text: str) -> None:
+    assert import_faults({path: text}) == []
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if unit_of(p) in NO_NETWORK], ids="/".join)
+def test_the_data_path_does_not_know_the_network(path: tuple[str, ...]) -> None:
+    assert network_faults(SOURCES[path]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch.distributed as dist",
+        "from torch import distributed",
+        "from torch.distributed import all_reduce",
+        "import torch\ntorch.distributed.barrier()",
+    ],
+)
+def test_use_of_the_network_is_found(text: str) -> None:
+    assert network_faults(text) != []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids="/".join)
+def test_modules_and_functions_are_short(path: tuple[str, ...]) -> None:
+    text = SOURCES[path]
+    assert len(text.splitlines()) <= MAX_MODULE_LINES
+    assert [name for name, lines in function_lengths(text) if lines > MAX_FUNCTION_LINES] == []
+
+
+def test_module_names_say_something() -> None:
+    assert [p for p in SOURCES if EMPTY_NAMES & {part.lstrip("_") for part in p}] == []
+    top = {unit_of(p) for p in SOURCES} - {FACADE, "__main__"}
+    assert top & sys.stdlib_module_names == set()
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    faults = []
+    for path in project_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:  # pictures and golden bytes
+            continue
+        faults += [
+            f"{path.relative_to(ROOT)}:{n}" for n, line in enumerate(text.splitlines(), 1) if MACHINE_PATH.search(line)
+        ]
+    assert faults == []
+
+
+@pytest.mark.parametrize("place", ["home/me/x", "work/data", "tmp/venv", "Users/me"])
+def test_a_place_on_a_machine_is_found(place: str) -> None:
+    assert MACHINE_PATH.search(f"see /{place}")
+    assert not MACHINE_PATH.search(f"https://example.org/{place}")
