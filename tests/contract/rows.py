@@ -1,0 +1,57 @@
+"""The one table of chains that every law of the contract runs over: a new stage is tested by adding its row."""
+
+import torch
+from torch import Tensor
+
+# Chains that start up in the first step; each stage stands in at least one of them.
+ROWS = [
+    "none",
+    "fp32",
+    "fp16",
+    "bf16",
+    "integers(bits=8)",
+    "integers(bits=5)",
+    "integers(bits=16)",
+    "qsgd(bits=4)",
+    "qsgd(bits=2, bucket=64)",
+    "qsgd(bits=3, norm=l2, bucket=100)",
+    "qsgd(bits=8)",
+    "nuqsgd(bits=4)",
+    "nuqsgd(bits=3, norm=max, bucket=33)",
+    "nuqsgd(bits=5, base=0.7)",
+    "nuqsgd(bits=8)",
+    "ternary",
+    "ternary(clip=2.5)",
+    "sign",
+    "sign(by=row)",
+    "rangefloat(bits=8)",
+    "rangefloat(bits=4, mantissa=1)",
+    "rangefloat(bits=10, mantissa=4, rounding=stochastic)",
+    "rangefloat(bits=16, minimum=-4, maximum=4)",
+    "topk(density=1/16)",
+    "topk(density=1)",
+    "threshold(value=0.5)",
+    "threshold(value=0.25) | fp16",
+    "qsgd(bits=4) | huffman",
+    "qsgd(bits=2) | elias",
+    "nuqsgd(bits=4) | elias",
+    "fp16 | huffman",
+    "ternary | huffman",
+    "sign | huffman",
+    "topk(density=0.1) | qsgd(bits=4)",
+    "topk(density=0.1) | rangefloat(bits=8) | huffman",
+    "topk(density=0.05) | bf16",
+    "rangefloat(bits=12) | huffman",
+    "feedback(keep=off) | topk(density=0.1)",
+    "feedback(keep=bf16) | sign",
+    "feedback(keep=fp32) | qsgd(bits=4)",
+]
+
+WORLDS = [1, 2, 3, 4, 7]
+
+
+def gradients(ranks: int, shape: tuple[int, ...], seed: int = 0) -> list[Tensor]:
+    """Different, heavy-tailed numbers for each rank, with a common part."""
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(shape, generator=generator)
+    return [common + torch.randn(shape, generator=generator) ** 3 / 2 for _ in range(ranks)]
