@@ -10,13 +10,13 @@
 #if defined(__x86_64__) && defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2"))), apply_to = function)
 #define THINWIRE_VARIANT avx2
-#include "quantise_kernels.inc"
+#include "quantise_loops.h"
 #pragma clang attribute pop
 #elif defined(__x86_64__) && defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC target("avx2,bmi,bmi2")
 #define THINWIRE_VARIANT avx2
-#include "quantise_kernels.inc"
+#include "quantise_loops.h"
 #pragma GCC pop_options
 #endif
 

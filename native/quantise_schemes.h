@@ -67,7 +67,7 @@ struct SignMagnitude {
             const uint32_t bits = to_bits(x[i]);
             const int32_t level = m.level(to_float(bits & kMagnitude) * factor, hash32(d, i));
             const uint32_t sign = (bits & kSign) >> shift;
-            codes[i] = static_cast<uint8_t>(level | (level > 0 ? static_cast<int32_t>(sign) : 0));
+            codes[i] = static_cast<uint8_t>(level | (static_cast<int32_t>(sign) & mask_of(level > 0)));
         }
     }
 
@@ -100,8 +100,8 @@ struct PowersOfTwo {
     int32_t level(float r, uint32_t drawn) const {
         const int32_t bits = static_cast<int32_t>(to_bits(r));
         const int32_t carried = ((bits + static_cast<int32_t>(drawn & 0x7fffff)) >> 23) - (127 - top);
-        const int32_t lowest = uniform24(drawn) < r * stretch ? 1 : 0;
-        return std::min(bits >= smallest ? carried : lowest, top);
+        const int32_t lowest = -mask_of(uniform24(drawn) < r * stretch);
+        return std::min(select(mask_of(bits >= smallest), carried, lowest), top);
     }
     float of(uint32_t level) const {
         const int32_t bits = (static_cast<int32_t>(level) + (127 - top)) << 23;
@@ -122,7 +122,7 @@ struct TableLevels {
         for (int32_t step = half; step >= 1; step /= 2) j = table[j + step] <= r ? j + step : j;
         j = std::min(j, last - 1);
         const float chance = (r - table[j]) / (table[j + 1] - table[j]);
-        return j + (uniform24(drawn) < chance ? 1 : 0);
+        return j - mask_of(uniform24(drawn) < chance);
     }
     float of(uint32_t level) const { return table[level]; }
 };
@@ -132,7 +132,7 @@ inline double count_above(const float *x, size_t count) {
     for (size_t at = 0; at < count; at += kBlock) {
         const size_t end = std::min(at + kBlock, count);
         int32_t found = 0;
-        for (size_t i = at; i < end; i++) found += x[i] >= 0.0f ? 1 : 0;
+        for (size_t i = at; i < end; i++) found -= mask_of(x[i] >= 0.0f);
         total += found;
     }
     return total;
@@ -160,7 +160,7 @@ struct SignMeans {
             std::memset(codes, 0, n);
             return;
         }
-        for (size_t i = 0; i < n; i++) codes[i] = x[i] >= 0.0f ? 1 : 0;
+        for (size_t i = 0; i < n; i++) codes[i] = static_cast<uint8_t>(-mask_of(x[i] >= 0.0f));
     }
 
     void load(const uint8_t *scales) {

@@ -39,12 +39,18 @@ inline uint32_t hash32(Draw draw, uint32_t position) {
     return x ^ (x >> 16);
 }
 
+// All ones where the condition holds. Choices are made with masks: a conditional that hides a float operation keeps
+// compilers from vectorising a loop, as the operation might trap.
+inline int32_t mask_of(bool condition) { return -static_cast<int32_t>(condition); }
+
+inline int32_t select(int32_t mask, int32_t yes, int32_t no) { return no ^ ((yes ^ no) & mask); }
+
 inline float uniform24(uint32_t bits) { return static_cast<float>(static_cast<int32_t>(bits >> 8)) * 0x1p-24f; }
 
-#include "quantise_pack.inc"
-#include "quantise_sums.inc"
-#include "quantise_schemes.inc"
-#include "quantise_range.inc"
+#include "quantise_pack.h"
+#include "quantise_sums.h"
+#include "quantise_schemes.h"
+#include "quantise_range.h"
 
 }  // namespace
 

@@ -6,10 +6,10 @@ struct Square {
     static double of(float x) { return static_cast<double>(x) * static_cast<double>(x); }
 };
 struct Above {
-    static double of(float x) { return x >= 0.0f ? static_cast<double>(x) : 0.0; }
+    static double of(float x) { return to_float(to_bits(x) & static_cast<uint32_t>(mask_of(x >= 0.0f))); }
 };
 struct Below {  // NaN counts as below, so that a bucket which holds one is noticed
-    static double of(float x) { return x >= 0.0f ? 0.0 : static_cast<double>(x); }
+    static double of(float x) { return to_float(to_bits(x) & ~static_cast<uint32_t>(mask_of(x >= 0.0f))); }
 };
 
 inline size_t power_of_two_from(size_t width) {

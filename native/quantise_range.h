@@ -17,13 +17,13 @@ struct RangeIndex {
     int32_t nearest(uint32_t bits) const {
         const int32_t magnitude = static_cast<int32_t>(bits);
         const int32_t key = static_cast<int32_t>((bits + (1u << (shift - 1))) >> shift) - first;
-        return magnitude >= smallest ? key : (magnitude >= half ? 1 : 0);
+        return select(mask_of(magnitude >= smallest), key, -mask_of(magnitude >= half));
     }
 
     int32_t stochastic(uint32_t bits, uint32_t drawn) const {
         const int32_t key = static_cast<int32_t>((bits + (drawn & ((1u << shift) - 1))) >> shift) - first;
-        const int32_t lowest = uniform24(drawn) < to_float(bits) * per_eps ? 1 : 0;
-        return static_cast<int32_t>(bits) >= smallest ? key : lowest;
+        const int32_t lowest = -mask_of(uniform24(drawn) < to_float(bits) * per_eps);
+        return select(mask_of(static_cast<int32_t>(bits) >= smallest), key, lowest);
     }
 
     int32_t end(int32_t codes) const { return codes > 0 ? (first + codes) << shift : 0; }
@@ -40,11 +40,11 @@ int32_t range_run(const Range &how, const float *__restrict x, size_t n, Draw dr
     int32_t saturated = 0;
     for (uint32_t i = 0; i < static_cast<uint32_t>(n); i++) {
         const uint32_t bits = to_bits(x[i]), magnitude = bits & kMagnitude;
-        const bool negative = static_cast<int32_t>(bits) < 0;
+        const int32_t negative = static_cast<int32_t>(bits) >> 31;
         int32_t index = Stochastic ? grid.stochastic(magnitude, hash32(draw, i)) : grid.nearest(magnitude);
-        index = std::min(index, negative ? negatives : positives);
-        saturated += static_cast<int32_t>(magnitude) > (negative ? end_n : end_p) ? 1 : 0;
-        const int32_t code = index + (negative && index > 0 ? positives : 0);
+        index = std::min(index, select(negative, negatives, positives));
+        saturated -= mask_of(static_cast<int32_t>(magnitude) > select(negative, end_n, end_p));
+        const int32_t code = index + (positives & negative & mask_of(index > 0));
         low[i] = static_cast<uint8_t>(code);
         if (Wide) high[i] = static_cast<uint8_t>(code >> 8);
     }
