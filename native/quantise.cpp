@@ -1,5 +1,219 @@
+// Python bindings of the quantisation kernels: check every size, let go of the GIL, run the variant for this machine.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "quantise_kernels.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
+using namespace thinwire;
 
-void bind_quantise(nb::module_ &) {}
+namespace {
+
+template <class T>
+using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = Vector<const float>;
+using FloatsOut = Vector<float>;
+using Bytes = Vector<const uint8_t>;
+using BytesOut = Vector<uint8_t>;
+using Wide = Vector<const int32_t>;
+using WideOut = Vector<int32_t>;
+
+const Kernels *choose() {
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (avx2_kernels() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) return avx2_kernels();
+#endif
+    return baseline_kernels();
+}
+
+const Kernels *chosen = choose();
+
+bool use_variant(const std::string &name) {
+    const Kernels *best = choose();
+    if (name == "baseline")
+        chosen = baseline_kernels();
+    else if (name == "avx2" && best == avx2_kernels())
+        chosen = best;
+    else
+        return false;
+    return true;
+}
+
+void require(bool held, const char *rule) {
+    if (!held) throw std::invalid_argument(rule);
+}
+
+size_t packed_size(size_t n, int bits) { return (n + 7) / 8 * static_cast<size_t>(bits); }
+
+Scaled make_scaled(const std::string &name, const Floats &levels, int bits, size_t bucket, bool l2) {
+    Scaled how{Scheme::uniform, bits, bucket, l2, levels.data(), static_cast<int>(levels.shape(0))};
+    require(bucket >= 1, "a bucket holds at least one element");
+    if (name == "sign") {
+        how.scheme = Scheme::sign;
+        require(bits == 1, "sign codes have one bit");
+        return how;
+    }
+    require(bits >= 2 && bits <= 8, "codes with a sign have 2 to 8 bits");
+    if (name == "exponential") {
+        how.scheme = Scheme::exponential;
+    } else if (name == "levels") {
+        how.scheme = Scheme::levels;
+        require(how.level_count >= 2 && how.level_count <= 1 << (bits - 1), "the table has 2 to 2^(bits-1) levels");
+    } else {
+        require(name == "uniform", "schemes are uniform, exponential, levels and sign");
+    }
+    return how;
+}
+
+size_t scale_bytes(const Scaled &how, size_t n) {
+    const size_t buckets = n / how.bucket + (n % how.bucket != 0);
+    return buckets * (how.scheme == Scheme::sign ? 8 : 4);
+}
+
+Range make_range(int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives, bool stochastic) {
+    require(bits >= 4 && bits <= 16 && mantissa >= 0 && mantissa <= bits - 3, "no such range float");
+    const int32_t keys = 0xff << mantissa;  // keys of finite magnitudes lie below
+    require(base >= 1 << mantissa && base < keys, "the smallest key lies outside the normal floats");
+    require(positives >= 0 && positives <= keys - base, "positive codes reach beyond the finite floats");
+    require(negatives >= 0 && negatives <= keys - base, "negative codes reach beyond the finite floats");
+    require(positives + negatives < 1 << bits, "the grid has more codes than the width can number");
+    return {bits, mantissa, base, positives, negatives, stochastic};
+}
+
+Draw make_draw(uint64_t key, uint32_t base) {
+    return {static_cast<uint32_t>(key) + base, static_cast<uint32_t>(key >> 32)};
+}
+
+// Symbols of up to 8 bits are uint8, wider ones int32; kernels only read what comes in as const.
+Symbols packed(const uint8_t *data) { return {const_cast<uint8_t *>(data), nullptr, nullptr}; }
+Symbols plain(const uint8_t *data) { return {nullptr, const_cast<uint8_t *>(data), nullptr}; }
+Symbols plain(const int32_t *data) { return {nullptr, nullptr, const_cast<int32_t *>(data)}; }
+bool fits(const uint8_t *, int bits) { return bits <= 8; }
+bool fits(const int32_t *, int bits) { return bits > 8; }
+
+template <bool Packed>
+Symbols checked(const uint8_t *data, size_t size, size_t n, int bits) {
+    require(size == (Packed ? packed_size(n, bits) : n), "the buffer of symbols has the wrong size");
+    return Packed ? packed(data) : plain(data);
+}
+
+template <bool Packed>
+void encode(const std::string &scheme, const Floats &x, const Floats &levels, int bits, size_t bucket, bool l2,
+            uint64_t key, uint32_t base, const BytesOut &scales, const BytesOut &symbols) {
+    const size_t n = x.shape(0);
+    const Scaled how = make_scaled(scheme, levels, bits, bucket, l2);
+    require(scales.shape(0) == scale_bytes(how, n), "the buffer of scales has the wrong size");
+    const Symbols to = checked<Packed>(symbols.data(), symbols.shape(0), n, bits);
+    nb::gil_scoped_release unlocked;
+    chosen->encode(how, x.data(), n, make_draw(key, base), scales.data(), to);
+}
+
+template <bool Packed>
+void decode(const std::string &scheme, const Bytes &scales, const Bytes &symbols, const Floats &levels, int bits,
+            size_t bucket, const FloatsOut &out, bool add) {
+    const size_t n = out.shape(0);
+    const Scaled how = make_scaled(scheme, levels, bits, bucket, false);
+    require(scales.shape(0) == scale_bytes(how, n), "the buffer of scales has the wrong size");
+    const Symbols from = checked<Packed>(symbols.data(), symbols.shape(0), n, bits);
+    nb::gil_scoped_release unlocked;
+    chosen->decode(how, scales.data(), from, out.data(), n, add);
+}
+
+int64_t range_encode(const Floats &x, int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives,
+                     bool stochastic, uint64_t key, uint32_t position, const BytesOut &out) {
+    const size_t n = x.shape(0);
+    const Range how = make_range(bits, mantissa, base, positives, negatives, stochastic);
+    const Symbols to = checked<true>(out.data(), out.shape(0), n, bits);
+    nb::gil_scoped_release unlocked;
+    return chosen->range_encode(how, x.data(), n, make_draw(key, position), to);
+}
+
+template <class Out>
+int64_t range_symbols(const Floats &x, int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives,
+                      bool stochastic, uint64_t key, uint32_t position, const Out &out) {
+    const size_t n = x.shape(0);
+    const Range how = make_range(bits, mantissa, base, positives, negatives, stochastic);
+    require(out.shape(0) == n && fits(out.data(), bits), "symbols of up to 8 bits are uint8, others int32, one each");
+    nb::gil_scoped_release unlocked;
+    return chosen->range_encode(how, x.data(), n, make_draw(key, position), plain(out.data()));
+}
+
+void range_decode(const Bytes &in, int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives,
+                  const FloatsOut &out, bool add) {
+    const Range how = make_range(bits, mantissa, base, positives, negatives, false);
+    const Symbols from = checked<true>(in.data(), in.shape(0), out.shape(0), bits);
+    nb::gil_scoped_release unlocked;
+    chosen->range_decode(how, from, out.data(), out.shape(0), add);
+}
+
+template <class In>
+void range_dequantise(const In &in, int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives,
+                      const FloatsOut &out, bool add) {
+    const Range how = make_range(bits, mantissa, base, positives, negatives, false);
+    const size_t n = out.shape(0);
+    require(in.shape(0) == n && fits(in.data(), bits), "symbols of up to 8 bits are uint8, others int32, one each");
+    nb::gil_scoped_release unlocked;
+    chosen->range_decode(how, plain(in.data()), out.data(), n, add);
+}
+
+template <class In>
+void pack(const In &symbols, int bits, const BytesOut &out) {
+    require(bits >= 1 && bits <= 16 && fits(symbols.data(), bits), "symbols of up to 8 bits are uint8, others int32");
+    const size_t n = symbols.shape(0);
+    require(out.shape(0) == packed_size(n, bits), "the buffer of packed symbols has the wrong size");
+    nb::gil_scoped_release unlocked;
+    chosen->repack(plain(symbols.data()), bits, n, packed(out.data()));
+}
+
+template <class Out>
+void unpack(const Bytes &in, int bits, const Out &symbols) {
+    require(bits >= 1 && bits <= 16 && fits(symbols.data(), bits), "symbols of up to 8 bits are uint8, others int32");
+    const size_t n = symbols.shape(0);
+    require(in.shape(0) == packed_size(n, bits), "the buffer of packed symbols has the wrong size");
+    nb::gil_scoped_release unlocked;
+    chosen->repack(packed(in.data()), bits, n, plain(symbols.data()));
+}
+
+void clip(const Floats &x, size_t bucket, double factor, const FloatsOut &out) {
+    require(bucket >= 1, "a bucket holds at least one element");
+    require(out.shape(0) == x.shape(0), "the clipped values need a buffer of the same length");
+    nb::gil_scoped_release unlocked;
+    chosen->clip(x.data(), x.shape(0), bucket, factor, out.data());
+}
+
+}  // namespace
+
+void bind_quantise(nb::module_ &m) {
+    m.def("use_variant", &use_variant, "name"_a, "Choose 'avx2' or 'baseline' loops; False if this machine lacks them.");
+    m.def("quantise_symbols", &encode<false>, "scheme"_a, "x"_a.noconvert(), "levels"_a.noconvert(), "bits"_a,
+          "bucket"_a, "l2"_a, "key"_a, "base"_a, "scales"_a.noconvert(), "symbols"_a.noconvert());
+    m.def("quantise_encode", &encode<true>, "scheme"_a, "x"_a.noconvert(), "levels"_a.noconvert(), "bits"_a, "bucket"_a,
+          "l2"_a, "key"_a, "base"_a, "scales"_a.noconvert(), "packed"_a.noconvert());
+    m.def("quantise_dequantise", &decode<false>, "scheme"_a, "scales"_a.noconvert(), "symbols"_a.noconvert(),
+          "levels"_a.noconvert(), "bits"_a, "bucket"_a, "out"_a.noconvert(), "add"_a);
+    m.def("quantise_decode", &decode<true>, "scheme"_a, "scales"_a.noconvert(), "packed"_a.noconvert(),
+          "levels"_a.noconvert(), "bits"_a, "bucket"_a, "out"_a.noconvert(), "add"_a);
+
+    m.def("range_encode", &range_encode, "x"_a.noconvert(), "bits"_a, "mantissa"_a, "base"_a, "positives"_a,
+          "negatives"_a, "stochastic"_a, "key"_a, "position"_a, "packed"_a.noconvert());
+    m.def("range_symbols", &range_symbols<BytesOut>, "x"_a.noconvert(), "bits"_a, "mantissa"_a, "base"_a, "positives"_a,
+          "negatives"_a, "stochastic"_a, "key"_a, "position"_a, "symbols"_a.noconvert());
+    m.def("range_symbols", &range_symbols<WideOut>, "x"_a.noconvert(), "bits"_a, "mantissa"_a, "base"_a, "positives"_a,
+          "negatives"_a, "stochastic"_a, "key"_a, "position"_a, "symbols"_a.noconvert());
+    m.def("range_decode", &range_decode, "packed"_a.noconvert(), "bits"_a, "mantissa"_a, "base"_a, "positives"_a,
+          "negatives"_a, "out"_a.noconvert(), "add"_a);
+    m.def("range_dequantise", &range_dequantise<Bytes>, "symbols"_a.noconvert(), "bits"_a, "mantissa"_a, "base"_a,
+          "positives"_a, "negatives"_a, "out"_a.noconvert(), "add"_a);
+    m.def("range_dequantise", &range_dequantise<Wide>, "symbols"_a.noconvert(), "bits"_a, "mantissa"_a, "base"_a,
+          "positives"_a, "negatives"_a, "out"_a.noconvert(), "add"_a);
+
+    m.def("pack", &pack<Bytes>, "symbols"_a.noconvert(), "bits"_a, "packed"_a.noconvert());
+    m.def("pack", &pack<Wide>, "symbols"_a.noconvert(), "bits"_a, "packed"_a.noconvert());
+    m.def("unpack", &unpack<BytesOut>, "packed"_a.noconvert(), "bits"_a, "symbols"_a.noconvert());
+    m.def("unpack", &unpack<WideOut>, "packed"_a.noconvert(), "bits"_a, "symbols"_a.noconvert());
+    m.def("clip_to_sigma", &clip, "x"_a.noconvert(), "bucket"_a, "factor"_a, "out"_a.noconvert());
+}

@@ -1,0 +1,27 @@
+// The same kernels for AVX2; chosen at run time. The standard headers come first: their inline functions must keep
+// the instruction set of the build, as the linker may use one copy for the whole program.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "quantise_kernels.h"
+
+#if defined(__x86_64__) && defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2"))), apply_to = function)
+#define THINWIRE_VARIANT avx2
+#include "quantise_loops.h"
+#pragma clang attribute pop
+#elif defined(__x86_64__) && defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi,bmi2")
+#define THINWIRE_VARIANT avx2
+#include "quantise_loops.h"
+#pragma GCC pop_options
+#endif
+
+#ifdef THINWIRE_VARIANT
+const thinwire::Kernels *thinwire::avx2_kernels() { return &thinwire::avx2::kernels; }
+#else
+const thinwire::Kernels *thinwire::avx2_kernels() { return nullptr; }
+#endif

@@ -1,0 +1,57 @@
+// What the quantisation kernels take and which of them exist; compiled once for each instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace thinwire {
+
+constexpr size_t kBlock = 512;  // symbols of one pack block
+
+enum class Scheme { uniform, exponential, levels, sign };
+
+// Where symbols live outside a block: packed bytes, or plain symbols (uint8 up to 8 bits, int32 above).
+struct Symbols {
+    uint8_t *packed = nullptr;
+    uint8_t *narrow = nullptr;
+    int32_t *wide = nullptr;
+};
+
+struct Scaled {
+    Scheme scheme;
+    int bits;
+    size_t bucket;
+    bool l2;
+    const float *levels;  // table of `Scheme::levels`
+    int level_count;
+};
+
+// Range floats: the smallest key and the number of codes on each side of zero.
+struct Range {
+    int bits;
+    int mantissa;
+    int32_t base;
+    int32_t positives;
+    int32_t negatives;
+    bool stochastic;
+};
+
+struct Draw {
+    uint32_t low;    // of the key, plus the position of element 0
+    uint32_t high;   // of the key
+};
+
+struct Kernels {
+    void (*encode)(const Scaled &, const float *x, size_t n, Draw, uint8_t *scales, Symbols to);
+    void (*decode)(const Scaled &, const uint8_t *scales, Symbols from, float *out, size_t n, bool add);
+    int64_t (*range_encode)(const Range &, const float *x, size_t n, Draw, Symbols to);
+    void (*range_decode)(const Range &, Symbols from, float *out, size_t n, bool add);
+    void (*repack)(Symbols from, int bits, size_t n, Symbols to);
+    void (*clip)(const float *x, size_t n, size_t bucket, double factor, float *out);
+};
+
+// nullptr where the compiler cannot build that variant.
+const Kernels *baseline_kernels();
+const Kernels *avx2_kernels();
+
+}  // namespace thinwire

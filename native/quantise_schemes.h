@@ -1,0 +1,245 @@
+// The four schemes with scales a bucket. Each is a struct with
+//   open(x, count, width, scales)   the scales of the bucket that starts here, stored, and what `run` needs of them
+//   run(x, n, position, codes)      codes of n elements of the open bucket
+//   load(scales)                    the scales of a bucket, for
+//   value(code)                     what a code stands for
+
+inline void store_scale(uint8_t *to, float scale) { std::memcpy(to, &scale, 4); }
+
+inline float load_scale(const uint8_t *from) {
+    float scale;
+    std::memcpy(&scale, from, 4);
+    return scale;
+}
+
+// |x| is multiplied by `lift` and then by `factor`; a power of two keeps both in range when the scale is extreme.
+struct Opened {
+    bool codes = false;  // false: scale 0 or NaN, all codes are 0
+    float lift = 1.0f;
+    float factor = 0.0f;
+
+    void open(float scale, float numerator) {
+        codes = scale > 0.0f;
+        lift = scale < 0x1p-100f ? 0x1p100f : scale >= 0x1p100f ? 0x1p-100f : 1.0f;
+        factor = codes ? numerator / (scale * lift) : 0.0f;
+    }
+};
+
+// A scheme of sign and magnitude: M says how a scaled magnitude becomes a level, and a level a magnitude.
+template <class M>
+struct SignMagnitude {
+    static constexpr size_t scale_bytes = 4;
+    const Scaled &how;
+    Draw draw;
+    M magnitude;
+    Opened opened;
+    float scale = 0.0f;
+    int sign_shift;
+    uint32_t level_mask;
+
+    SignMagnitude(const Scaled &how_, Draw draw_)
+        : how(how_), draw(draw_), magnitude(how_), sign_shift(how_.bits - 1), level_mask((1u << (how_.bits - 1)) - 1) {}
+
+    void open(const float *x, size_t count, size_t width, uint8_t *scales) {
+        scale = bucket_scale(x, count, width, how.l2);
+        store_scale(scales, scale);
+        opened.open(scale, magnitude.numerator());
+    }
+
+    void run(const float *x, size_t n, uint32_t position, uint8_t *codes) const {
+        if (!opened.codes) {
+            std::memset(codes, 0, n);
+        } else if (opened.lift == 1.0f) {
+            run_lifted(x, n, position, codes);
+        } else {
+            float lifted[kBlock];
+            for (size_t i = 0; i < n; i++) lifted[i] = x[i] * opened.lift;
+            run_lifted(lifted, n, position, codes);
+        }
+    }
+
+    void run_lifted(const float *__restrict x, size_t n, uint32_t position, uint8_t *__restrict codes) const {
+        const float factor = opened.factor;
+        const M m = magnitude;
+        const Draw d = {draw.low + position, draw.high};
+        const int shift = 31 - sign_shift;
+        for (uint32_t i = 0; i < static_cast<uint32_t>(n); i++) {
+            const uint32_t bits = to_bits(x[i]);
+            const int32_t level = m.level(to_float(bits & kMagnitude) * factor, hash32(d, i));
+            const uint32_t sign = (bits & kSign) >> shift;
+            codes[i] = static_cast<uint8_t>(level | (static_cast<int32_t>(sign) & mask_of(level > 0)));
+        }
+    }
+
+    void load(const uint8_t *scales) { scale = load_scale(scales); }
+
+    float value(uint32_t code) const {
+        const float v = scale * magnitude.of(code & level_mask);
+        return to_float(to_bits(v) ^ ((code >> sign_shift) << 31));
+    }
+};
+
+struct UniformLevels {
+    int32_t top;
+    float step;
+    explicit UniformLevels(const Scaled &how)
+        : top((1 << (how.bits - 1)) - 1), step(static_cast<float>(1.0 / static_cast<double>(top))) {}
+    float numerator() const { return static_cast<float>(top); }
+    int32_t level(float a, uint32_t drawn) const { return std::min(static_cast<int32_t>(a + uniform24(drawn)), top); }
+    float of(uint32_t level) const { return static_cast<float>(static_cast<int32_t>(level)) * step; }
+};
+
+struct PowersOfTwo {
+    int32_t top;
+    int32_t smallest;  // bit pattern of 2^(1 - top)
+    float stretch;     // its inverse
+    explicit PowersOfTwo(const Scaled &how)
+        : top((1 << (how.bits - 1)) - 1), smallest((128 - top) << 23),
+          stretch(to_float(static_cast<uint32_t>(126 + top) << 23)) {}
+    float numerator() const { return 1.0f; }
+    int32_t level(float r, uint32_t drawn) const {
+        const int32_t bits = static_cast<int32_t>(to_bits(r));
+        const int32_t carried = ((bits + static_cast<int32_t>(drawn & 0x7fffff)) >> 23) - (127 - top);
+        const int32_t lowest = -mask_of(uniform24(drawn) < r * stretch);
+        return std::min(select(mask_of(bits >= smallest), carried, lowest), top);
+    }
+    float of(uint32_t level) const {
+        const int32_t bits = (static_cast<int32_t>(level) + (127 - top)) << 23;
+        return to_float(static_cast<uint32_t>(level > 0 ? bits : 0));
+    }
+};
+
+struct TableLevels {
+    float table[128];  // filled up with the last level, which a search never passes
+    int32_t last;
+    int32_t half;
+    explicit TableLevels(const Scaled &how) : last(how.level_count - 1), half((1 << (how.bits - 1)) / 2) {
+        for (int i = 0; i < 128; i++) table[i] = how.levels[std::min(i, last)];
+    }
+    float numerator() const { return 1.0f; }
+    int32_t level(float r, uint32_t drawn) const {
+        int32_t j = 0;
+        for (int32_t step = half; step >= 1; step /= 2) j = table[j + step] <= r ? j + step : j;
+        j = std::min(j, last - 1);
+        const float chance = (r - table[j]) / (table[j + 1] - table[j]);
+        return j - mask_of(uniform24(drawn) < chance);
+    }
+    float of(uint32_t level) const { return table[level]; }
+};
+
+inline double count_above(const float *x, size_t count) {
+    double total = 0.0;
+    for (size_t at = 0; at < count; at += kBlock) {
+        const size_t end = std::min(at + kBlock, count);
+        int32_t found = 0;
+        for (size_t i = at; i < end; i++) found -= mask_of(x[i] >= 0.0f);
+        total += found;
+    }
+    return total;
+}
+
+struct SignMeans {
+    static constexpr size_t scale_bytes = 8;
+    bool finite = false;
+    float below = 0.0f, above = 0.0f;
+
+    SignMeans(const Scaled &, Draw) {}
+
+    void open(const float *x, size_t count, size_t width, uint8_t *scales) {
+        const double sum_below = tree_sum<Below>(x, count, width), sum_above = tree_sum<Above>(x, count, width);
+        const double num_above = count_above(x, count), num_below = static_cast<double>(count) - num_above;
+        finite = std::isfinite(sum_below) && std::isfinite(sum_above);
+        below = finite ? static_cast<float>(sum_below / std::max(num_below, 1.0)) : to_float(kNan);
+        above = finite ? static_cast<float>(sum_above / std::max(num_above, 1.0)) : to_float(kNan);
+        store_scale(scales, below);
+        store_scale(scales + 4, above);
+    }
+
+    void run(const float *x, size_t n, uint32_t, uint8_t *codes) const {
+        if (!finite) {
+            std::memset(codes, 0, n);
+            return;
+        }
+        for (size_t i = 0; i < n; i++) codes[i] = static_cast<uint8_t>(-mask_of(x[i] >= 0.0f));
+    }
+
+    void load(const uint8_t *scales) {
+        below = load_scale(scales);
+        above = load_scale(scales + 4);
+    }
+
+    float value(uint32_t code) const { return code & 1 ? above : below; }
+};
+
+template <class S>
+void encode_as(const Scaled &how, const float *x, size_t n, Draw draw, uint8_t *scales, const Symbols &to) {
+    S scheme(how, draw);
+    Block block;
+    const size_t width = std::min(how.bucket, n);
+    size_t left = 0;  // elements of the open bucket still to come
+    for (size_t at = 0; at < n; at += kBlock) {
+        const size_t count = std::min(kBlock, n - at);
+        for (size_t done = 0; done < count;) {
+            if (left == 0) {
+                left = std::min(width, n - at - done);
+                scheme.open(x + at + done, left, width, scales);
+                scales += S::scale_bytes;
+            }
+            const size_t run = std::min(left, count - done);
+            scheme.run(x + at + done, run, static_cast<uint32_t>(at + done), block.low + done);
+            done += run;
+            left -= run;
+        }
+        put_block(block, at, count, how.bits, to);
+    }
+}
+
+template <class S, bool Add>
+inline void write_values(const S &scheme, const uint8_t *__restrict codes, size_t n, float *__restrict out) {
+    const S s = scheme;
+    for (size_t i = 0; i < n; i++) out[i] = Add ? out[i] + s.value(codes[i]) : s.value(codes[i]);
+}
+
+template <class S>
+void decode_as(const Scaled &how, const uint8_t *scales, const Symbols &from, float *out, size_t n, bool add) {
+    S scheme(how, Draw{0, 0});
+    Block block;
+    const size_t width = std::min(how.bucket, n);
+    size_t left = 0;
+    for (size_t at = 0; at < n; at += kBlock) {
+        const size_t count = std::min(kBlock, n - at);
+        get_block(block, at, count, how.bits, from);
+        for (size_t done = 0; done < count;) {
+            if (left == 0) {
+                left = std::min(width, n - at - done);
+                scheme.load(scales);
+                scales += S::scale_bytes;
+            }
+            const size_t run = std::min(left, count - done);
+            if (add)
+                write_values<S, true>(scheme, block.low + done, run, out + at + done);
+            else
+                write_values<S, false>(scheme, block.low + done, run, out + at + done);
+            done += run;
+            left -= run;
+        }
+    }
+}
+
+void encode(const Scaled &how, const float *x, size_t n, Draw draw, uint8_t *scales, Symbols to) {
+    switch (how.scheme) {
+        case Scheme::uniform: return encode_as<SignMagnitude<UniformLevels>>(how, x, n, draw, scales, to);
+        case Scheme::exponential: return encode_as<SignMagnitude<PowersOfTwo>>(how, x, n, draw, scales, to);
+        case Scheme::levels: return encode_as<SignMagnitude<TableLevels>>(how, x, n, draw, scales, to);
+        case Scheme::sign: return encode_as<SignMeans>(how, x, n, draw, scales, to);
+    }
+}
+
+void decode(const Scaled &how, const uint8_t *scales, Symbols from, float *out, size_t n, bool add) {
+    switch (how.scheme) {
+        case Scheme::uniform: return decode_as<SignMagnitude<UniformLevels>>(how, scales, from, out, n, add);
+        case Scheme::exponential: return decode_as<SignMagnitude<PowersOfTwo>>(how, scales, from, out, n, add);
+        case Scheme::levels: return decode_as<SignMagnitude<TableLevels>>(how, scales, from, out, n, add);
+        case Scheme::sign: return decode_as<SignMeans>(how, scales, from, out, n, add);
+    }
+}

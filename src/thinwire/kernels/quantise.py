@@ -1,0 +1,292 @@
+"""The bucketed quantisers, compiled where possible; `reference.quantise` says what they compute.
+
+Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes scales
+and packed codes straight into a message; `*_decode` reads them from one and overwrites or adds to `out`;
+`*_dequantise` does so from plain codes. Bytes may lie at any address. `key` and `base` (position of element 0) fix
+the random draws.
+"""
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import CodecError, WireError
+from thinwire.kernels.native import native_for
+from thinwire.kernels.packing import check_packed, check_symbols, packed_size, unpack
+from thinwire.kernels.reference import quantise as reference
+from thinwire.kernels.reference.quantise import Norm, bucket_count
+
+__all__ = [
+    "Norm",
+    "bucket_count",
+    "clip_to_sigma",
+    "exponential_decode",
+    "exponential_dequantise",
+    "exponential_encode",
+    "exponential_symbols",
+    "levels_decode",
+    "levels_dequantise",
+    "levels_encode",
+    "levels_symbols",
+    "packed_size",
+    "sign_decode",
+    "sign_dequantise",
+    "sign_encode",
+    "sign_symbols",
+    "ternary_decode",
+    "ternary_dequantise",
+    "ternary_encode",
+    "ternary_symbols",
+    "uniform_decode",
+    "uniform_dequantise",
+    "uniform_encode",
+    "uniform_symbols",
+]
+
+_MASK32 = 0xFFFFFFFF
+_NO_LEVELS = torch.empty(0)
+_SCALE_BYTES = {"uniform": 4, "exponential": 4, "levels": 4, "sign": 8}
+
+
+def _check_options(scheme: str, levels: Tensor, bits: int, bucket: int, norm: str) -> None:
+    if bucket < 1:
+        raise CodecError(f"a bucket holds at least one element, not {bucket}")
+    if scheme != "sign" and not 2 <= bits <= 8:
+        raise CodecError(f"codes with a sign have 2 to 8 bits, not {bits}; choose bits in that range")
+    if norm not in ("max", "l2"):
+        raise CodecError(f"the norm of a bucket is 'max' or 'l2', not {norm!r}")
+    if scheme == "levels":
+        check_levels(levels, bits)
+
+
+def check_levels(levels: Tensor, bits: int) -> None:
+    """Refuse a table that is not 0 = l_0 < ... < l_L = 1 in float32, or too long for the width."""
+    good = levels.dtype == torch.float32 and levels.dim() == 1 and 2 <= levels.numel() <= 2 ** (bits - 1)
+    if not (good and levels[0] == 0 and levels[-1] == 1 and bool((levels[1:] > levels[:-1]).all())):
+        raise CodecError(
+            f"levels are 2 to {2 ** (bits - 1)} float32 magnitudes for {bits} bits, rising from 0 to 1;"
+            f" this table has {levels.numel()} of {levels.dtype}"
+        )
+
+
+def _check_data(x: Tensor) -> None:
+    if x.dtype != torch.float32 or x.dim() != 1:
+        raise CodecError(f"quantisers take float32 vectors, not {x.dtype} with {x.dim()} dimensions; flatten and convert")
+
+
+def _check_scales(scheme: str, scales: Tensor, numel: int, bucket: int) -> None:
+    size = _SCALE_BYTES[scheme] * bucket_count(numel, bucket)
+    if scales.dtype != torch.uint8 or scales.numel() != size:
+        raise WireError(
+            f"{numel} elements in buckets of {bucket} have {size} bytes of scales, but {scales.numel()} of {scales.dtype}"
+            " came; the message is truncated or of another codec"
+        )
+
+
+def _reference_symbols(
+    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int
+) -> tuple[Tensor, Tensor]:
+    if scheme == "uniform":
+        return reference.uniform_symbols(x, bits, bucket, norm, key, base)
+    if scheme == "exponential":
+        return reference.exponential_symbols(x, bits, bucket, norm, key, base)
+    if scheme == "levels":
+        return reference.levels_symbols(x, levels, bits, bucket, norm, key, base)
+    return reference.sign_symbols(x, bucket)
+
+
+def _symbols(
+    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int
+) -> tuple[Tensor, Tensor]:
+    _check_options(scheme, levels, bits, bucket, norm)
+    _check_data(x)
+    x = x.detach()
+    native = native_for(x, levels)
+    if native is None:
+        return _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
+    symbols = torch.empty(x.numel(), dtype=torch.uint8)
+    scales = torch.empty(_SCALE_BYTES[scheme] * bucket_count(x.numel(), bucket), dtype=torch.uint8)
+    native.quantise_symbols(scheme, x, levels, bits, bucket, norm == "l2", key, base & _MASK32, scales, symbols)
+    return symbols, scales
+
+
+def _encode(
+    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales: Tensor,
+    packed: Tensor,
+) -> None:  # fmt: skip
+    _check_options(scheme, levels, bits, bucket, norm)
+    _check_data(x)
+    _check_scales(scheme, scales, x.numel(), bucket)
+    check_packed(packed, x.numel(), bits)
+    x = x.detach()
+    native = native_for(x, levels, scales, packed)
+    if native is None:
+        coded = _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
+        reference.pack_into(*coded, bits, scales, packed)
+    else:
+        native.quantise_encode(scheme, x, levels, bits, bucket, norm == "l2", key, base & _MASK32, scales, packed)
+
+
+def _dequantise(
+    scheme: str, symbols: Tensor, scales: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
+) -> None:
+    _check_options(scheme, levels, bits, bucket, "max")
+    _check_data(out)
+    _check_scales(scheme, scales, out.numel(), bucket)
+    check_symbols(symbols, bits)
+    if symbols.numel() != out.numel():
+        raise WireError(f"{out.numel()} elements need as many symbols, but {symbols.numel()} came")
+    native = native_for(symbols, scales, levels, out)
+    if native is not None:
+        native.quantise_dequantise(scheme, scales, symbols, levels, bits, bucket, out, add)
+    elif scheme == "uniform":
+        reference.uniform_dequantise(symbols, scales, bits, bucket, out, add)
+    elif scheme == "exponential":
+        reference.exponential_dequantise(symbols, scales, bits, bucket, out, add)
+    elif scheme == "levels":
+        reference.levels_dequantise(symbols, scales, levels, bits, bucket, out, add)
+    else:
+        reference.sign_dequantise(symbols, scales, bucket, out, add)
+
+
+def _decode(
+    scheme: str, scales: Tensor, packed: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
+) -> None:
+    _check_options(scheme, levels, bits, bucket, "max")
+    _check_data(out)
+    _check_scales(scheme, scales, out.numel(), bucket)
+    check_packed(packed, out.numel(), bits)
+    native = native_for(packed, scales, levels, out)
+    if native is None:
+        _dequantise(scheme, unpack(packed, out.numel(), bits), scales, levels, bits, bucket, out, add)
+    else:
+        native.quantise_decode(scheme, scales, packed, levels, bits, bucket, out, add)
+
+
+def uniform_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int) -> tuple[Tensor, Tensor]:
+    """QSGD: equally spaced levels; codes [n] and scale bytes."""
+    return _symbols("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base)
+
+
+def uniform_encode(
+    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor, packed_out: Tensor
+) -> None:
+    """QSGD straight into a message."""
+    _encode("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base, scales_out, packed_out)
+
+
+def uniform_decode(scales: Tensor, packed: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
+    """QSGD straight from a message."""
+    _decode("uniform", scales, packed, _NO_LEVELS, bits, bucket, out, add)
+
+
+def uniform_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
+    """QSGD from plain codes."""
+    _dequantise("uniform", symbols, scales, _NO_LEVELS, bits, bucket, out, add)
+
+
+def exponential_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int) -> tuple[Tensor, Tensor]:
+    """NUQSGD: levels that are powers of two; codes [n] and scale bytes."""
+    return _symbols("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base)
+
+
+def exponential_encode(
+    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor, packed_out: Tensor
+) -> None:
+    """NUQSGD straight into a message."""
+    _encode("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base, scales_out, packed_out)
+
+
+def exponential_decode(scales: Tensor, packed: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
+    """NUQSGD straight from a message."""
+    _decode("exponential", scales, packed, _NO_LEVELS, bits, bucket, out, add)
+
+
+def exponential_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
+    """NUQSGD from plain codes."""
+    _dequantise("exponential", symbols, scales, _NO_LEVELS, bits, bucket, out, add)
+
+
+def levels_symbols(
+    x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int
+) -> tuple[Tensor, Tensor]:
+    """Any rising table of magnitudes; codes [n] and scale bytes."""
+    return _symbols("levels", x, levels, bits, bucket, norm, key, base)
+
+
+def levels_encode(
+    x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor,
+    packed_out: Tensor,
+) -> None:  # fmt: skip
+    """A table of levels straight into a message."""
+    _encode("levels", x, levels, bits, bucket, norm, key, base, scales_out, packed_out)
+
+
+def levels_decode(
+    scales: Tensor, packed: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
+) -> None:
+    """A table of levels straight from a message."""
+    _decode("levels", scales, packed, levels, bits, bucket, out, add)
+
+
+def levels_dequantise(
+    symbols: Tensor, scales: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
+) -> None:
+    """A table of levels from plain codes."""
+    _dequantise("levels", symbols, scales, levels, bits, bucket, out, add)
+
+
+def sign_symbols(x: Tensor, bucket: int) -> tuple[Tensor, Tensor]:
+    """1-bit SGD: codes [n] and the two means of each bucket, 8 bytes."""
+    return _symbols("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0)
+
+
+def sign_encode(x: Tensor, bucket: int, scales_out: Tensor, packed_out: Tensor) -> None:
+    """1-bit SGD straight into a message."""
+    _encode("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0, scales_out, packed_out)
+
+
+def sign_decode(scales: Tensor, packed: Tensor, bucket: int, out: Tensor, add: bool) -> None:
+    """1-bit SGD straight from a message."""
+    _decode("sign", scales, packed, _NO_LEVELS, 1, bucket, out, add)
+
+
+def sign_dequantise(symbols: Tensor, scales: Tensor, bucket: int, out: Tensor, add: bool) -> None:
+    """1-bit SGD from plain codes."""
+    _dequantise("sign", symbols, scales, _NO_LEVELS, 1, bucket, out, add)
+
+
+def clip_to_sigma(x: Tensor, bucket: int, factor: float) -> Tensor:
+    """x with each bucket clamped to +- factor * sigma, sigma being its root mean square."""
+    _check_data(x)
+    if bucket < 1 or not factor > 0:
+        raise CodecError(f"clipping needs a bucket of at least 1 and a factor above 0, not {bucket} and {factor}")
+    x = x.detach()
+    native = native_for(x)
+    if native is None:
+        return reference.clip_to_sigma(x, bucket, factor)
+    clipped = torch.empty_like(x)
+    native.clip_to_sigma(x, bucket, float(factor), clipped)
+    return clipped
+
+
+def ternary_symbols(x: Tensor, bucket: int, clip: float | None, key: int, base: int) -> tuple[Tensor, Tensor]:
+    """TernGrad: -1, 0 or 1 times the largest magnitude, after clipping at `clip` sigma (None: no clipping)."""
+    return uniform_symbols(x if clip is None else clip_to_sigma(x, bucket, clip), 2, bucket, "max", key, base)
+
+
+def ternary_encode(
+    x: Tensor, bucket: int, clip: float | None, key: int, base: int, scales_out: Tensor, packed_out: Tensor
+) -> None:
+    """TernGrad straight into a message."""
+    clipped = x if clip is None else clip_to_sigma(x, bucket, clip)
+    uniform_encode(clipped, 2, bucket, "max", key, base, scales_out, packed_out)
+
+
+def ternary_decode(scales: Tensor, packed: Tensor, bucket: int, out: Tensor, add: bool) -> None:
+    """TernGrad straight from a message."""
+    uniform_decode(scales, packed, 2, bucket, out, add)
+
+
+def ternary_dequantise(symbols: Tensor, scales: Tensor, bucket: int, out: Tensor, add: bool) -> None:
+    """TernGrad from plain codes."""
+    uniform_dequantise(symbols, scales, 2, bucket, out, add)

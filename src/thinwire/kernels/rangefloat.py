@@ -1,0 +1,105 @@
+"""Range-based floats, compiled where possible; `reference.rangefloat` says what they compute."""
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import CodecError
+from thinwire.kernels.native import native_for
+from thinwire.kernels.packing import check_packed, check_symbols, pack, symbol_dtype, unpack
+from thinwire.kernels.reference import rangefloat as reference
+from thinwire.kernels.reference.rangefloat import RangeGrid, Rounding, check_format, rangefloat_grid
+
+__all__ = [
+    "RangeGrid",
+    "Rounding",
+    "rangefloat_choose_mantissa",
+    "rangefloat_decode",
+    "rangefloat_dequantise",
+    "rangefloat_encode",
+    "rangefloat_grid",
+    "rangefloat_symbols",
+]
+
+
+def _check(x: Tensor, bits: int, mantissa: int, rounding: str) -> None:
+    check_format(bits, mantissa)
+    if x.dtype != torch.float32:
+        raise CodecError(f"range floats are made from float32, not {x.dtype}; convert the data first")
+    if rounding not in ("nearest", "stochastic"):
+        raise CodecError(f"rounding is 'nearest' or 'stochastic', not {rounding!r}")
+
+
+def rangefloat_symbols(
+    x: Tensor, bits: int, mantissa: int, grid: RangeGrid, rounding: Rounding, key: int, base: int
+) -> tuple[Tensor, int]:
+    """Codes [n] (uint8 up to 8 bits, else int32) and the number of saturated elements."""
+    _check(x, bits, mantissa, rounding)
+    x = x.detach()
+    native = native_for(x)
+    if native is None:
+        return reference.rangefloat_symbols(x, bits, mantissa, grid, rounding, key, base)
+    symbols = torch.empty(x.numel(), dtype=symbol_dtype(bits))
+    stochastic = rounding == "stochastic"
+    saturated: int = native.range_symbols(x, bits, mantissa, *grid, stochastic, key, base & 0xFFFFFFFF, symbols)
+    return symbols, saturated
+
+
+def rangefloat_encode(
+    x: Tensor, bits: int, mantissa: int, grid: RangeGrid, rounding: Rounding, key: int, base: int, packed_out: Tensor
+) -> int:
+    """Packed codes into `packed_out`; returns the number of saturated elements."""
+    _check(x, bits, mantissa, rounding)
+    check_packed(packed_out, x.numel(), bits)
+    x = x.detach()
+    native = native_for(x, packed_out)
+    if native is None:
+        symbols, saturated = rangefloat_symbols(x, bits, mantissa, grid, rounding, key, base)
+        packed_out.copy_(pack(symbols, bits))
+        return saturated
+    stochastic = rounding == "stochastic"
+    found: int = native.range_encode(x, bits, mantissa, *grid, stochastic, key, base & 0xFFFFFFFF, packed_out)
+    return found
+
+
+def rangefloat_dequantise(symbols: Tensor, bits: int, mantissa: int, grid: RangeGrid, out: Tensor, add: bool) -> None:
+    """Values of codes, written to `out` or added to it."""
+    check_format(bits, mantissa)
+    check_symbols(symbols, bits)
+    native = native_for(symbols, out)
+    if native is None:
+        reference.rangefloat_dequantise(symbols, bits, mantissa, grid, out, add)
+    else:
+        native.range_dequantise(symbols, bits, mantissa, *grid, out, add)
+
+
+def rangefloat_decode(packed: Tensor, bits: int, mantissa: int, grid: RangeGrid, out: Tensor, add: bool) -> None:
+    """Values of packed codes, written to `out` or added to it."""
+    check_format(bits, mantissa)
+    check_packed(packed, out.numel(), bits)
+    native = native_for(packed, out)
+    if native is None:
+        reference.rangefloat_dequantise(unpack(packed, out.numel(), bits), bits, mantissa, grid, out, add)
+    else:
+        native.range_decode(packed, bits, mantissa, *grid, out, add)
+
+
+def rangefloat_choose_mantissa(x: Tensor, bits: int) -> int:
+    """The mantissa width with the smallest squared error on a sample, rounded to the nearest on the sample's own grid.
+
+    More mantissa makes finer steps but a larger smallest magnitude. A sample without a finite nonzero value decides
+    nothing: then the bits are halved between mantissa and exponent.
+    """
+    check_format(bits, 0)
+    x = x.detach().reshape(-1).float()
+    x = x[torch.isfinite(x)]
+    if x.numel() == 0 or not x.any():
+        return (bits - 2) // 2
+    low, high = x.min().item(), x.max().item()
+    decoded = torch.empty_like(x)
+    errors = []
+    for mantissa in range(bits - 2):
+        grid = rangefloat_grid(bits, mantissa, low, high)
+        symbols, _ = rangefloat_symbols(x, bits, mantissa, grid, "nearest", 0, 0)
+        rangefloat_dequantise(symbols, bits, mantissa, grid, decoded, add=False)
+        errors.append((decoded.double() - x.double()).square().sum().item())
+    return errors.index(min(errors))
