@@ -89,6 +89,28 @@ struct Sizes {
     uint32_t count = 0;
 };
 
+// Calls visit(gap, symbol) for every symbol but zeros. Their positions are listed first, a chunk at a time, because
+// a branch on every symbol would be guessed wrong too often.
+template <class Visit>
+inline void each_nonzero(const uint8_t *symbols, size_t n, Visit visit) {
+    constexpr size_t kChunk = 4096;
+    uint16_t places[kChunk];
+    size_t next = 0;  // where a gap of one would lead
+    for (size_t start = 0; start < n; start += kChunk) {
+        const size_t some = std::min(kChunk, n - start);
+        size_t count = 0;
+        for (size_t i = 0; i < some; i++) {
+            places[count] = uint16_t(i);
+            count += symbols[start + i] != 0;
+        }
+        for (size_t i = 0; i < count; i++) {
+            const size_t at = start + places[i];
+            visit(uint64_t(at + 1 - next), symbols[at]);
+            next = at + 1;
+        }
+    }
+}
+
 Sizes measure(const uint8_t *symbols, size_t n, Layout layout) {
     uint64_t counts[4][256] = {};
     for (size_t i = 0; i < n; i++) counts[i & 3][symbols[i]]++;
@@ -102,30 +124,18 @@ Sizes measure(const uint8_t *symbols, size_t n, Layout layout) {
         sizes.count += uint32_t(here);
     }
     const auto &words = small_words();
-    uint8_t gap_length[kSmall];
-    for (uint64_t k = 0; k < kSmall; k++) gap_length[k] = uint8_t(words[k].length);
-    size_t next = 0;  // the position that a gap of one leads to, less one
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t gap = i + 1 - next, used = symbols[i] != 0;
-        const uint64_t length = gap < kSmall ? gap_length[gap] : used ? uint64_t(omega(gap).length) : 0;
-        sizes.sparse += length & (0 - used);
-        next = used ? i + 1 : next;
-    }
+    each_nonzero(symbols, n, [&](uint64_t gap, uint8_t) { sizes.sparse += uint64_t(omega_of(words, gap).length); });
     return sizes;
 }
 
 void write_sparse(const uint8_t *symbols, size_t n, Layout layout, BitWriter out) {
     std::array<Word, 256> levels{};
-    for (int v = 1; v < 1 << layout.bits; v++)
-        if (layout.legal(uint8_t(v))) levels[v] = layout.sparse_word(uint8_t(v));
-    const auto &gaps = small_words();
-    size_t next = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (symbols[i] == 0) continue;
-        out.put(omega_of(gaps, i + 1 - next));
-        out.put(levels[symbols[i]]);
-        next = i + 1;
-    }
+    for (int v = 1; v < 1 << layout.bits; v++) levels[v] = layout.sparse_word(uint8_t(v));
+    const auto &words = small_words();
+    each_nonzero(symbols, n, [&](uint64_t gap, uint8_t symbol) {
+        const Word first = omega_of(words, gap), second = levels[symbol];
+        out.put({first.code << second.length | second.code, first.length + second.length});  // 43 + 14 bits at most
+    });
 }
 
 void write_dense(const uint8_t *symbols, size_t n, Layout layout, BitWriter out) {
@@ -186,11 +196,25 @@ const DenseTable &dense_table(Layout layout) {
     return tables[layout.bits];
 }
 
-uint8_t read_level(Bytes m, uint64_t *at, Layout layout) {
-    const uint64_t level = read_omega(m, at);
-    if (level > layout.most) throw WireError("An Elias message has a level that the symbols cannot hold; resend it.");
-    return uint8_t(level);
+struct ShortCode {
+    uint8_t value, length;  // length 0: longer than the window
+};
+using OmegaTable = std::array<ShortCode, 1 << kPeek>;
+
+const OmegaTable &omega_table() {
+    static const OmegaTable table = [] {
+        OmegaTable all{};
+        for (uint8_t k = 1; omega(k).length <= kPeek; k++) {
+            const Word w = omega(k);
+            const uint64_t first = w.code << (kPeek - w.length);
+            std::fill_n(all.begin() + first, size_t(1) << (kPeek - w.length), ShortCode{k, uint8_t(w.length)});
+        }
+        return all;
+    }();
+    return table;
 }
+
+constexpr char kOutside[] = "An Elias message has a level or a position that cannot be; resend it.";
 
 void read_dense(Bytes m, size_t n, Layout layout, uint8_t *out) {
     const DenseTable &table = dense_table(layout);
@@ -204,7 +228,7 @@ void read_dense(Bytes m, size_t n, Layout layout, uint8_t *out) {
             continue;
         }
         const uint64_t level = read_omega(m, &at) - 1;
-        if (level > layout.most) throw WireError("An Elias message has a level that the symbols cannot hold; resend it.");
+        if (level > layout.most) throw WireError(kOutside);
         const uint64_t sign = level ? window_msb(m, at++) >> 63 : 0;
         out[i++] = uint8_t(level | (sign ? layout.sign : 0));
     }
@@ -218,12 +242,23 @@ void read_sparse(Bytes m, size_t n, Layout layout, uint8_t *out) {
     if (count > n || uint64_t(count) * 3 > uint64_t(m.size) * 8)
         throw WireError("A sparse Elias message counts more symbols than it can hold; resend it.");
     std::fill(out, out + n, uint8_t(0));
+    const OmegaTable &table = omega_table();
     uint64_t at = 0, next = 0;
     for (uint32_t i = 0; i < count; i++) {
+        const uint64_t w = window_msb(m, at);
+        const ShortCode gap = table[w >> (64 - kPeek)];
+        const ShortCode level = table[w << gap.length << 1 >> (64 - kPeek)];
+        if (gap.length && level.length) {
+            next += gap.value;
+            if (next > n || level.value > layout.most) throw WireError(kOutside);
+            out[next - 1] = uint8_t(level.value | (w << gap.length >> 63 ? layout.sign : 0));
+            at += gap.length + 1 + level.length;
+            continue;
+        }
         next += read_omega(m, &at);
-        if (next > n) throw WireError("A sparse Elias message points outside the tensor; resend it.");
-        const uint64_t sign = window_msb(m, at++) >> 63;
-        out[next - 1] = uint8_t(read_level(m, &at, layout) | (sign ? layout.sign : 0));
+        const uint64_t sign = window_msb(m, at++) >> 63, large = read_omega(m, &at);
+        if (next > n || large > layout.most) throw WireError(kOutside);
+        out[next - 1] = uint8_t(large | (sign ? layout.sign : 0));
     }
     expect_end(m, at, true);
 }

@@ -15,7 +15,7 @@ int usual_rice(uint64_t numel, uint64_t count) {
     return k;
 }
 
-uint64_t rice_bits(const int64_t *indices, size_t count, int k) {
+THINWIRE_CLONES uint64_t rice_bits(const int64_t *indices, size_t count, int k) {
     if (count == 0) return 0;
     uint64_t quotients = uint64_t(indices[0]) >> k;
     for (size_t i = 1; i < count; i++) quotients += uint64_t(indices[i] - indices[i - 1] - 1) >> k;
@@ -39,22 +39,48 @@ int best_rice(const int64_t *indices, size_t count, uint64_t numel, uint64_t *bi
     return k;
 }
 
-void write_rice(const int64_t *indices, size_t count, int k, uint8_t *out, uint8_t *end) {
-    const uint64_t low = (uint64_t(1) << k) - 1;
-    uint64_t at = 0;
+class RiceWriter {
+  public:
+    RiceWriter(uint8_t *at, uint8_t *end, int k) : at_(at), end_(end), k_(k), low_((uint64_t(1) << k) - 1) {}
+    void put(uint64_t skipped) {
+        uint64_t zeros = skipped >> k_;
+        if (bits_ + zeros + k_ + 1 > 64) {  // leave this word: what the zeros skip is zero already
+            store();
+            bits_ += zeros;
+            zeros = 0;
+            move();
+        }
+        held_ |= (1 | (skipped & low_) << 1) << (bits_ + zeros);
+        bits_ += zeros + k_ + 1;
+        store();
+        move();
+    }
+
+  private:
+    void store() {
+        if (end_ - at_ >= 8) {
+            store64(at_, held_);
+        } else {
+            for (int j = 0; at_ + j < end_; j++) at_[j] = uint8_t(held_ >> (8 * j));
+        }
+    }
+    void move() {
+        const uint64_t bytes = bits_ >> 3;
+        at_ += bytes;
+        held_ = bytes < 8 ? held_ >> (8 * bytes) : 0;
+        bits_ &= 7;
+    }
+
+    uint8_t *at_, *end_;
+    int k_;
+    uint64_t low_, held_ = 0, bits_ = 0;
+};
+
+void write_rice(const int64_t *indices, size_t count, RiceWriter out) {
     int64_t last = -1;
     for (size_t i = 0; i < count; i++) {
-        const uint64_t skipped = uint64_t(indices[i] - last - 1);
+        out.put(uint64_t(indices[i] - last - 1));
         last = indices[i];
-        at += skipped >> k;
-        uint8_t *p = out + (at >> 3);
-        const uint64_t word = (1 | (skipped & low) << 1) << (at & 7);
-        if (end - p >= 8) {
-            store64(p, load64(p) | word);
-        } else {
-            for (int j = 0; p + j < end; j++) p[j] |= uint8_t(word >> (8 * j));
-        }
-        at += k + 1;
     }
 }
 
@@ -135,7 +161,7 @@ void write_indices(const int64_t *indices, size_t count, IndexPlan plan, uint8_t
     } else {
         out[1] = uint8_t(plan.rice);
         store32(out + 2, uint32_t(count));
-        write_rice(indices, count, plan.rice, out + kRiceHeader, out + plan.size);
+        write_rice(indices, count, {out + kRiceHeader, out + plan.size, plan.rice});
     }
 }
 

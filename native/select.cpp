@@ -11,12 +11,14 @@ namespace {
 
 constexpr size_t kBlock = 32;
 constexpr size_t kSample = 16384;
+constexpr size_t kFew = 16;  // up to one in so many, candidates are kept with their positions
+constexpr uint32_t kMostKey = 0x7fffffffu;
 
 // Magnitudes order like their bit patterns: finite < inf < NaN.
 inline uint32_t key_of(float v) {
     uint32_t bits;
     std::memcpy(&bits, &v, 4);
-    return bits & 0x7fffffffu;
+    return bits & kMostKey;
 }
 
 struct Choice {
@@ -52,6 +54,23 @@ THINWIRE_CLONES size_t collect(const float *x, size_t n, uint32_t low, uint32_t 
     return found;
 }
 
+// Counts the keys above `high` and keeps those from `low` to `high`; more than room of them means that the guess is poor.
+THINWIRE_CLONES size_t collect_band(const float *x, size_t n, Bracket in, uint32_t *band, size_t room, size_t *above) {
+    size_t found = 0, more = 0;
+    for (size_t i = 0; i < n && found <= room; i += kBlock) {
+        uint32_t block_more = 0;
+        for (size_t j = i; j < std::min(n, i + kBlock); j++) {
+            const uint32_t key = key_of(x[j]);
+            band[found] = key;
+            found += (key >= in.low) & (key <= in.high);
+            block_more += key > in.high;
+        }
+        more += block_more;
+    }
+    *above = more;
+    return found;
+}
+
 THINWIRE_CLONES void count_around(const float *x, size_t n, uint32_t key, size_t *above, size_t *equal) {
     size_t more = 0, same = 0;
     for (size_t i = 0; i < n;) {
@@ -70,17 +89,23 @@ THINWIRE_CLONES void count_around(const float *x, size_t n, uint32_t key, size_t
 
 // Writes the chosen positions among all; skips blocks that hold neither a larger key nor a tie that still counts.
 THINWIRE_CLONES void write_choice(const float *x, size_t n, Choice choice, int64_t *out, size_t k) {
+    int64_t spare[2 * kBlock];  // takes the last ones, so that the loop may write one place too far
     size_t found = 0, ties = choice.ties;
     for (size_t i = 0; i < n && found < k; i += kBlock) {
         const size_t some = std::min(kBlock, n - i);
         if (some == kBlock && !any_at_least(x + i, choice.key + (ties == 0))) continue;
-        for (size_t j = i; j < i + some && found < k; j++) {
+        const bool near_end = k - found <= kBlock;
+        int64_t *to = near_end ? spare : out + found;
+        size_t here = 0;
+        for (size_t j = i; j < i + some; j++) {
             const uint32_t key = key_of(x[j]);
-            const bool tie = key == choice.key && ties > 0;
-            out[found] = int64_t(j);
-            found += key > choice.key || tie;
+            const size_t tie = (key == choice.key) & (ties > 0);
+            to[here] = int64_t(j);
+            here += size_t(key > choice.key) | tie;
             ties -= tie;
         }
+        if (near_end) std::copy(spare, spare + std::min(here, k - found), out + found);
+        found += here;
     }
 }
 
@@ -100,7 +125,7 @@ Bracket bracket(const float *x, size_t n, size_t k) {
         return sample[rank];
     };
     const uint32_t low = deep + 1 == sample.size() ? 0 : at(deep);
-    return {low, expected > margin ? at(shallow) : 0x7fffffffu};
+    return {low, expected > margin ? at(shallow) : kMostKey};
 }
 
 // The exact choice among candidates that hold all of the k largest keys.
@@ -108,13 +133,12 @@ Choice choose(const uint32_t *keys, size_t count, uint32_t high, size_t k) {
     size_t above = 0;
     for (size_t i = 0; i < count; i++) above += keys[i] > high;
     const bool usable = above < k;
-    const uint32_t top = usable ? high : 0x7fffffffu;
+    const uint32_t top = usable ? high : kMostKey;
     const size_t rank = usable ? k - above : k;
     std::vector<uint32_t> band;
     band.reserve(usable ? count - above : count);
     for (size_t i = 0; i < count; i++)
         if (keys[i] <= top) band.push_back(keys[i]);
-    if (rank > band.size()) return {0, 0};  // cannot happen when count >= k
     std::nth_element(band.begin(), band.begin() + (rank - 1), band.end(), std::greater<uint32_t>());
     const uint32_t key = band[rank - 1];
     const size_t larger = size_t(std::count_if(band.begin(), band.end(), [=](uint32_t v) { return v > key; }));
@@ -152,6 +176,35 @@ bool guess_holds(const float *x, size_t n, size_t k, uint32_t key, Choice *choic
     return above < k && above + equal >= k;
 }
 
+// Few are wanted: keep all candidates of one pass with their positions, and choose among those.
+bool take_candidates(const float *x, size_t n, size_t k, Bracket guess, int64_t *out) {
+    const size_t room = k + k / 2 + n / 64 + 1024;
+    const std::unique_ptr<uint32_t[]> buffer(new uint32_t[2 * (room + 2 * kBlock)]);
+    uint32_t *where = buffer.get(), *keys = where + room + 2 * kBlock;
+    const size_t count = collect(x, n, guess.low, where, keys, room);
+    if (count < k || count > room) return false;
+    const Choice choice = choose(keys, count, guess.high, k);
+    size_t found = 0, ties = choice.ties;
+    for (size_t i = 0; i < count && found < k; i++) {
+        const bool tie = keys[i] == choice.key && ties > 0;
+        out[found] = where[i];
+        found += keys[i] > choice.key || tie;
+        ties -= tie;
+    }
+    return true;
+}
+
+// Many are wanted: keep only the keys around the k-th, count what lies above, and leave the positions to a second pass.
+bool choose_in_band(const float *x, size_t n, size_t k, Bracket guess, Choice *choice) {
+    const size_t room = n / 8 + 1024;
+    const std::unique_ptr<uint32_t[]> band(new uint32_t[room + 2 * kBlock]);
+    size_t above = 0;
+    const size_t count = collect_band(x, n, guess, band.get(), room, &above);
+    if (count > room || above >= k || above + count < k) return false;
+    *choice = choose(band.get(), count, kMostKey, k - above);
+    return true;
+}
+
 }  // namespace
 
 void largest(const float *x, size_t n, size_t k, int64_t *out) {
@@ -160,21 +213,13 @@ void largest(const float *x, size_t n, size_t k, int64_t *out) {
     Choice choice{};
     if (guess.low == guess.high) {
         if (!guess_holds(x, n, k, guess.low, &choice)) choice = choose_by_radix(x, n, k);
-        return write_choice(x, n, choice, out, k);
+    } else if (k <= n / kFew) {
+        if (take_candidates(x, n, k, guess, out)) return;
+        choice = choose_by_radix(x, n, k);
+    } else if (!choose_in_band(x, n, k, guess, &choice)) {
+        choice = choose_by_radix(x, n, k);
     }
-    const size_t room = std::min(n, k + k / 2 + n / 64 + 1024);
-    const std::unique_ptr<uint32_t[]> buffer(new uint32_t[2 * (room + 2 * kBlock)]);
-    uint32_t *where = buffer.get(), *keys = where + room + 2 * kBlock;
-    const size_t count = collect(x, n, guess.low, where, keys, room);
-    if (count < k || count > room) return write_choice(x, n, choose_by_radix(x, n, k), out, k);
-    choice = choose(keys, count, guess.high, k);
-    size_t found = 0, ties = choice.ties;
-    for (size_t i = 0; i < count && found < k; i++) {
-        const bool tie = keys[i] == choice.key && ties > 0;
-        out[found] = where[i];
-        found += keys[i] > choice.key || tie;
-        ties -= tie;
-    }
+    write_choice(x, n, choice, out, k);
 }
 
 size_t count_above(const float *x, size_t n, uint32_t key) {
