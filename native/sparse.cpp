@@ -1,5 +1,50 @@
+// Selection by magnitude and sparse addition, bound to Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "wire.h"
 
 namespace nb = nanobind;
 
-void bind_sparse(nb::module_ &) {}
+namespace {
+
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatsOut = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Positions = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using PositionsOut = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void largest(Floats x, PositionsOut out) {
+    nb::gil_scoped_release release;
+    thinwire::largest(x.data(), x.size(), out.size(), out.data());
+}
+
+size_t count_above(Floats x, uint32_t key) {
+    nb::gil_scoped_release release;
+    return thinwire::count_above(x.data(), x.size(), key);
+}
+
+void write_above(Floats x, uint32_t key, PositionsOut out) {
+    nb::gil_scoped_release release;
+    thinwire::write_above(x.data(), x.size(), key, out.data(), out.size());
+}
+
+// Checks all positions before it changes anything.
+void scatter_add(FloatsOut out, Positions indices, Floats values) {
+    nb::gil_scoped_release release;
+    const size_t n = out.size(), count = indices.size();
+    const int64_t *at = indices.data();
+    bool inside = values.size() == count;
+    for (size_t i = 0; i < count; i++) inside &= uint64_t(at[i]) < n;
+    if (!inside) throw thinwire::CodecError("Every value needs a position inside the tensor; check indices and values.");
+    for (size_t i = 0; i < count; i++) out.data()[at[i]] += values.data()[i];
+}
+
+}  // namespace
+
+void bind_sparse(nb::module_ &m) {
+    m.def("largest", &largest, nb::arg("x").noconvert(), nb::arg("out").noconvert());
+    m.def("count_above", &count_above, nb::arg("x").noconvert(), nb::arg("key"));
+    m.def("write_above", &write_above, nb::arg("x").noconvert(), nb::arg("key"), nb::arg("out").noconvert());
+    m.def("scatter_add", &scatter_add, nb::arg("out").noconvert(), nb::arg("indices").noconvert(),
+          nb::arg("values").noconvert());
+}

@@ -1,0 +1,235 @@
+// Positions of the largest magnitudes: a sampled guess, one streaming pass, an exact choice among few candidates.
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "wire.h"
+
+namespace thinwire {
+namespace {
+
+constexpr size_t kBlock = 32;
+constexpr size_t kSample = 16384;
+constexpr size_t kFew = 16;  // up to one in so many, candidates are kept with their positions
+constexpr uint32_t kMostKey = 0x7fffffffu;
+
+// Magnitudes order like their bit patterns: finite < inf < NaN.
+inline uint32_t key_of(float v) {
+    uint32_t bits;
+    std::memcpy(&bits, &v, 4);
+    return bits & kMostKey;
+}
+
+struct Choice {
+    uint32_t key;  // everything above is taken,
+    size_t ties;   // and so many of the first that are equal
+};
+
+struct Bracket {
+    uint32_t low, high;
+};
+
+// Whether a block has anything at or above `low`; the compiler turns it into a few vector instructions.
+inline __attribute__((always_inline)) bool any_at_least(const float *x, uint32_t low) {
+    int32_t most = 0;
+    for (size_t j = 0; j < kBlock; j++) most = std::max(most, int32_t(key_of(x[j])));
+    return uint32_t(most) >= low;
+}
+
+// Appends the position and key of everything at or above `low`; returns room+1 or more when there is too much of it.
+THINWIRE_CLONES size_t collect(const float *x, size_t n, uint32_t low, uint32_t *where, uint32_t *keys, size_t room) {
+    size_t found = 0;
+    for (size_t i = 0; i < n; i += kBlock) {
+        const size_t some = std::min(kBlock, n - i);
+        if (some == kBlock && !any_at_least(x + i, low)) continue;
+        if (found > room) break;
+        for (size_t j = i; j < i + some; j++) {
+            const uint32_t key = key_of(x[j]);
+            where[found] = uint32_t(j);
+            keys[found] = key;
+            found += key >= low;
+        }
+    }
+    return found;
+}
+
+// Counts the keys above `high` and keeps those from `low` to `high`; more than room of them means that the guess is poor.
+THINWIRE_CLONES size_t collect_band(const float *x, size_t n, Bracket in, uint32_t *band, size_t room, size_t *above) {
+    size_t found = 0, more = 0;
+    for (size_t i = 0; i < n && found <= room; i += kBlock) {
+        uint32_t block_more = 0;
+        for (size_t j = i; j < std::min(n, i + kBlock); j++) {
+            const uint32_t key = key_of(x[j]);
+            band[found] = key;
+            found += (key >= in.low) & (key <= in.high);
+            block_more += key > in.high;
+        }
+        more += block_more;
+    }
+    *above = more;
+    return found;
+}
+
+THINWIRE_CLONES void count_around(const float *x, size_t n, uint32_t key, size_t *above, size_t *equal) {
+    size_t more = 0, same = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t block_more = 0, block_same = 0;  // narrow counters keep the inner loop in vectors of 32 bits
+        for (const size_t end = std::min(n, i + 65536); i < end; i++) {
+            const int32_t k = int32_t(key_of(x[i]));
+            block_more += k > int32_t(key);
+            block_same += k == int32_t(key);
+        }
+        more += block_more;
+        same += block_same;
+    }
+    *above = more;
+    *equal = same;
+}
+
+// Writes the chosen positions among all; skips blocks that hold neither a larger key nor a tie that still counts.
+THINWIRE_CLONES void write_choice(const float *x, size_t n, Choice choice, int64_t *out, size_t k) {
+    int64_t spare[2 * kBlock];  // takes the last ones, so that the loop may write one place too far
+    size_t found = 0, ties = choice.ties;
+    for (size_t i = 0; i < n && found < k; i += kBlock) {
+        const size_t some = std::min(kBlock, n - i);
+        if (some == kBlock && !any_at_least(x + i, choice.key + (ties == 0))) continue;
+        const bool near_end = k - found <= kBlock;
+        int64_t *to = near_end ? spare : out + found;
+        size_t here = 0;
+        for (size_t j = i; j < i + some; j++) {
+            const uint32_t key = key_of(x[j]);
+            const size_t tie = (key == choice.key) & (ties > 0);
+            to[here] = int64_t(j);
+            here += size_t(key > choice.key) | tie;
+            ties -= tie;
+        }
+        if (near_end) std::copy(spare, spare + std::min(here, k - found), out + found);
+        found += here;
+    }
+}
+
+// Two keys that the k-th largest lies between, almost surely, if the sample looks like the rest.
+Bracket bracket(const float *x, size_t n, size_t k) {
+    const size_t stride = std::max<size_t>(1, n / kSample) | 1;  // odd: does not fall in step with rows of a matrix
+    std::vector<uint32_t> sample;
+    sample.reserve(n / stride + 1);
+    for (size_t i = stride / 2; i < n; i += stride) sample.push_back(key_of(x[i]));
+    const double expected = double(k) / double(n) * double(sample.size());
+    const double share = std::min(1.0, double(k) / double(n));
+    const double margin = 4 * __builtin_sqrt(expected * (1 - share)) + 4;
+    const size_t deep = std::min(sample.size() - 1, size_t(expected + margin));
+    const size_t shallow = size_t(std::max(0.0, expected - margin));
+    const auto at = [&](size_t rank) {
+        std::nth_element(sample.begin(), sample.begin() + rank, sample.end(), std::greater<uint32_t>());
+        return sample[rank];
+    };
+    const uint32_t low = deep + 1 == sample.size() ? 0 : at(deep);
+    return {low, expected > margin ? at(shallow) : kMostKey};
+}
+
+// The exact choice among candidates that hold all of the k largest keys.
+Choice choose(const uint32_t *keys, size_t count, uint32_t high, size_t k) {
+    size_t above = 0;
+    for (size_t i = 0; i < count; i++) above += keys[i] > high;
+    const bool usable = above < k;
+    const uint32_t top = usable ? high : kMostKey;
+    const size_t rank = usable ? k - above : k;
+    std::vector<uint32_t> band;
+    band.reserve(usable ? count - above : count);
+    for (size_t i = 0; i < count; i++)
+        if (keys[i] <= top) band.push_back(keys[i]);
+    std::nth_element(band.begin(), band.begin() + (rank - 1), band.end(), std::greater<uint32_t>());
+    const uint32_t key = band[rank - 1];
+    const size_t larger = size_t(std::count_if(band.begin(), band.end(), [=](uint32_t v) { return v > key; }));
+    return {key, rank - larger};
+}
+
+// Digit by digit from the top: three passes whatever the data. Four histograms take turns, because many equal keys
+// in a row would otherwise wait for one another's increments.
+Choice choose_by_radix(const float *x, size_t n, size_t k) {
+    uint32_t prefix = 0;
+    for (int shift : {20, 10, 0}) {
+        std::vector<uint64_t> histogram(4 * 2048, 0);
+        const uint32_t digits = shift == 20 ? 2048 : 1024;
+        for (size_t i = 0; i < n; i++) {
+            const uint32_t key = key_of(x[i]) >> shift;
+            if (key / digits == prefix / digits) histogram[(i & 3) * 2048 + key % digits]++;
+        }
+        uint32_t digit = digits - 1;
+        for (;; digit--) {
+            const size_t here = histogram[digit] + histogram[2048 + digit] + histogram[4096 + digit] + histogram[6144 + digit];
+            if (here >= k || digit == 0) break;
+            k -= here;
+        }
+        prefix += digit;
+        if (shift) prefix *= 1024;
+    }
+    return {prefix, k};
+}
+
+// A bracket of one value says that the data hold many equal ones (zeros, mostly): check that guess by counting.
+bool guess_holds(const float *x, size_t n, size_t k, uint32_t key, Choice *choice) {
+    size_t above = 0, equal = 0;
+    count_around(x, n, key, &above, &equal);
+    *choice = {key, k - above};
+    return above < k && above + equal >= k;
+}
+
+// Few are wanted: keep all candidates of one pass with their positions, and choose among those.
+bool take_candidates(const float *x, size_t n, size_t k, Bracket guess, int64_t *out) {
+    const size_t room = k + k / 2 + n / 64 + 1024;
+    const std::unique_ptr<uint32_t[]> buffer(new uint32_t[2 * (room + 2 * kBlock)]);
+    uint32_t *where = buffer.get(), *keys = where + room + 2 * kBlock;
+    const size_t count = collect(x, n, guess.low, where, keys, room);
+    if (count < k || count > room) return false;
+    const Choice choice = choose(keys, count, guess.high, k);
+    size_t found = 0, ties = choice.ties;
+    for (size_t i = 0; i < count && found < k; i++) {
+        const bool tie = keys[i] == choice.key && ties > 0;
+        out[found] = where[i];
+        found += keys[i] > choice.key || tie;
+        ties -= tie;
+    }
+    return true;
+}
+
+// Many are wanted: keep only the keys around the k-th, count what lies above, and leave the positions to a second pass.
+bool choose_in_band(const float *x, size_t n, size_t k, Bracket guess, Choice *choice) {
+    const size_t room = n / 8 + 1024;
+    const std::unique_ptr<uint32_t[]> band(new uint32_t[room + 2 * kBlock]);
+    size_t above = 0;
+    const size_t count = collect_band(x, n, guess, band.get(), room, &above);
+    if (count > room || above >= k || above + count < k) return false;
+    *choice = choose(band.get(), count, kMostKey, k - above);
+    return true;
+}
+
+}  // namespace
+
+void largest(const float *x, size_t n, size_t k, int64_t *out) {
+    if (k == 0) return;
+    const Bracket guess = bracket(x, n, k);
+    Choice choice{};
+    if (guess.low == guess.high) {
+        if (!guess_holds(x, n, k, guess.low, &choice)) choice = choose_by_radix(x, n, k);
+    } else if (k <= n / kFew) {
+        if (take_candidates(x, n, k, guess, out)) return;
+        choice = choose_by_radix(x, n, k);
+    } else if (!choose_in_band(x, n, k, guess, &choice)) {
+        choice = choose_by_radix(x, n, k);
+    }
+    write_choice(x, n, choice, out, k);
+}
+
+size_t count_above(const float *x, size_t n, uint32_t key) {
+    size_t above = 0, equal = 0;
+    count_around(x, n, key, &above, &equal);
+    return above;
+}
+
+void write_above(const float *x, size_t n, uint32_t key, int64_t *out, size_t count) {
+    write_choice(x, n, {key, 0}, out, count);
+}
+
+}  // namespace thinwire

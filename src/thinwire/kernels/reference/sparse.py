@@ -1,0 +1,56 @@
+"""Choosing elements by magnitude and adding them back, in torch for any device."""
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import CodecError
+
+
+def magnitude_keys(x: Tensor) -> Tensor:
+    """Magnitudes as integers of the same order: 0 < finite < inf < NaN."""
+    return x.contiguous().view(torch.int32) & 0x7FFFFFFF
+
+
+def expect_flat(x: Tensor) -> None:
+    """Selection works on the flat float32 values of a tensor."""
+    if x.dtype != torch.float32 or x.dim() != 1:
+        raise CodecError(f"Selection needs a flat float32 tensor, not {x.dtype} of {x.dim()} dimensions; convert it first.")
+
+
+def expect_count(k: int, numel: int) -> None:
+    """Nobody can choose more elements than there are."""
+    if not 0 <= k <= numel:
+        raise CodecError(f"Cannot choose {k} of {numel} elements; ask for 0 to {numel}.")
+
+
+def largest(x: Tensor, k: int) -> Tensor:  # [numel] -> [k]
+    """Ascending positions of exactly k elements of largest magnitude; among equals the first ones."""
+    expect_flat(x)
+    expect_count(k, x.numel())
+    if k == 0:
+        return torch.empty(0, dtype=torch.int64, device=x.device)
+    keys = magnitude_keys(x)
+    last = keys.topk(k, sorted=False).values.min()
+    above = keys > last
+    equal = keys == last
+    ties = k - above.sum()
+    return (above | equal & (equal.cumsum(0) <= ties)).nonzero().view(-1)
+
+
+def threshold_key(value: float) -> int:
+    """The key of a threshold, -1 where every magnitude lies above it (negative, NaN)."""
+    threshold = torch.tensor(value, dtype=torch.float32)
+    return int(magnitude_keys(threshold.view(1))) if float(threshold) >= 0 else -1
+
+
+def above(x: Tensor, value: float) -> Tensor:  # [numel] -> [count]
+    """Ascending positions where |x| > value (value rounded to float32); NaN lies above everything."""
+    expect_flat(x)
+    return (magnitude_keys(x) > threshold_key(value)).nonzero().view(-1)
+
+
+def scatter_add(out: Tensor, indices: Tensor, values: Tensor) -> None:
+    """out[indices[i]] += values[i], in place; positions are unique."""
+    if indices.shape != values.shape or (indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < len(out)):
+        raise CodecError("Every value needs a position inside the tensor; check indices and values.")
+    out.index_add_(0, indices, values)

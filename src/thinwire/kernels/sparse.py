@@ -1,0 +1,45 @@
+"""Choosing elements by magnitude and adding them back: compiled on the CPU, torch elsewhere."""
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels.native import native_for
+from thinwire.kernels.reference import sparse as reference
+from thinwire.kernels.reference.bitstream import MOST_ELEMENTS
+
+
+def largest(x: Tensor, k: int) -> Tensor:  # [numel] -> [k]
+    """Ascending positions of exactly k elements of largest magnitude; among equals the first ones."""
+    reference.expect_flat(x)
+    reference.expect_count(k, x.numel())
+    native = native_for(x)
+    if native is None or x.numel() > MOST_ELEMENTS:
+        return reference.largest(x, k)
+    if k == x.numel():
+        return torch.arange(k)
+    out = torch.empty(k, dtype=torch.int64)
+    native.largest(x, out)
+    return out
+
+
+def above(x: Tensor, value: float) -> Tensor:  # [numel] -> [count]
+    """Ascending positions where |x| > value; NaN lies above everything."""
+    reference.expect_flat(x)
+    native = native_for(x)
+    if native is None:
+        return reference.above(x, value)
+    key = reference.threshold_key(value)
+    if key < 0:
+        return torch.arange(x.numel())
+    out = torch.empty(native.count_above(x, key), dtype=torch.int64)
+    native.write_above(x, key, out)
+    return out
+
+
+def scatter_add(out: Tensor, indices: Tensor, values: Tensor) -> None:
+    """out[indices[i]] += values[i], in place; positions are unique."""
+    native = native_for(out, indices, values)
+    if native is None:
+        reference.scatter_add(out, indices, values)
+    else:
+        native.scatter_add(out, indices, values)
