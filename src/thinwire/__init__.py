@@ -1,5 +1,6 @@
 """thinwire: gradient compression for data-parallel training over thin links."""
 
+from thinwire._version import __version__
 from thinwire.core.average import Turn
 from thinwire.core.codec import Codec
 from thinwire.core.slot import Slot
@@ -17,3 +18,39 @@ from thinwire.stages.settings import Feedback
 from thinwire.stages.sparsify import Threshold, TopK
 from thinwire.worlds.distributed import average
 from thinwire.worlds.simulated import Outcome, simulate
+
+__all__ = [
+    "BF16",
+    "FP16",
+    "FP32",
+    "NUQSGD",
+    "PRESETS",
+    "QSGD",
+    "STAGES",
+    "Codec",
+    "CodecError",
+    "Elias",
+    "Encoded",
+    "Feedback",
+    "Huffman",
+    "Integers",
+    "Outcome",
+    "RangeFloat",
+    "Scene",
+    "Sign",
+    "Size",
+    "Slot",
+    "Spec",
+    "Stage",
+    "StateError",
+    "Ternary",
+    "ThinwireError",
+    "Threshold",
+    "TopK",
+    "Turn",
+    "WireError",
+    "WorldError",
+    "__version__",
+    "average",
+    "simulate",
+]

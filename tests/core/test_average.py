@@ -34,7 +34,11 @@ def test_feedback_is_on_for_biased_chains_only() -> None:
 @pytest.mark.parametrize(
     ("codec", "reduction", "message"),
     [
-        ("qsgd", "summed", "reduction 'summed' does not fit: what qsgd sends cannot be summed; use sharded or gathered or ring"),
+        (
+            "qsgd",
+            "summed",
+            "reduction 'summed' does not fit: what qsgd sends cannot be summed; use sharded or gathered or ring",
+        ),
         ("none", "sharded", "reduction 'sharded' does not fit: the chain is additive; use summed or ring"),
         ("qsgd", "tree", "there is no reduction 'tree'; known are summed, sharded, gathered, ring"),
     ],
@@ -53,7 +57,7 @@ def test_the_cheapest_reduction_is_chosen() -> None:
 
 def test_the_mean_of_none_is_the_mean() -> None:
     given = [g.double() for g in gradients(4, (33,))]
-    assert torch.allclose(thinwire.simulate("none", given).means[0], sum(given) / 4, rtol=1e-15)
+    assert torch.allclose(thinwire.simulate("none", given).means[0], torch.stack(given).mean(0), rtol=1e-15)
 
 
 def test_a_slot_belongs_to_one_chain_and_shape() -> None:
@@ -71,7 +75,7 @@ def test_a_foreign_state_is_refused() -> None:
 
 
 def test_unlike_ranks_are_refused() -> None:
-    with pytest.raises(CodecError, match="all ranks' tensors must be alike: rank 0 has torch.float32"):
+    with pytest.raises(CodecError, match="all ranks' tensors must be alike: rank 0 has"):
         thinwire.simulate("qsgd", [torch.zeros(3), torch.zeros(4)])
     with pytest.raises(CodecError, match="at least one rank"):
         thinwire.simulate("qsgd", [])

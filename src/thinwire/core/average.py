@@ -85,7 +85,7 @@ def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> lis
     notes: dict[str, float] = {}
     specs = codec.specs(Spec.of(slot.shape))
     scenes = []
-    for i, stage in enumerate(codec.stages):
+    for i in range(len(codec.stages)):
         first = bool(codec.working) and i == codec.working[0]
         flat = _flat_weights(weights, slot.shape) if first and weights is not None else None
         scenes.append(
@@ -123,7 +123,9 @@ def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:
     if codec is None:
         return []
     if codec.prefix:
-        raise CodecError(f"what travels in place of a stage must be a wire chain; {codec} begins with an additive stage.")
+        raise CodecError(
+            f"what travels in place of a stage must be a wire chain; {codec} begins with an additive stage."
+        )
     spec, links = Spec(numel), []
     for i in codec.working:
         scene = Scene(spec, codec.stages[i].init(spec), turn.rank, turn.ranks, turn.step, turn.seed, 32 + i)

@@ -17,7 +17,7 @@ from torch import Tensor
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Scene, Stage
 from thinwire.core.text import parse_links
-from thinwire.core.wire import Link, decode_message, encode_message, message_size
+from thinwire.core.wire import Link, decode_message, encode_message
 from thinwire.errors import CodecError
 
 
@@ -119,9 +119,7 @@ class Codec:
             spec = self.stages[i].out(spec)
         return spec
 
-    def wire_bytes(
-        self, numel: "int | Sequence[int]", world_size: int, reduction: str | None = None
-    ) -> Size:
+    def wire_bytes(self, numel: "int | Sequence[int]", world_size: int, reduction: str | None = None) -> Size:
         """Bytes a rank sends to average a tensor (given by its length or shape) once the chain has started up.
 
         Exact for chains of fixed size; `.exact` is False where it is an expectation.
@@ -130,7 +128,7 @@ class Codec:
 
         spec = Spec.of((numel,) if isinstance(numel, int) else tuple(numel))
         total = Size(0)
-        for at, i in enumerate(self.prefix):
+        for i in self.prefix:
             stage = self.stages[i]
             if not stage.ready(STEADY, spec):
                 return total.plus((stage.detour() or Codec()).wire_bytes(spec.numel, world_size, reduction))
@@ -197,7 +195,9 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
             raise CodecError(f"a chain is made of stages; got {type(stage).__name__}.")
         if stage.settings:
             if at:
-                raise CodecError(f"{stage.name} sets how the whole chain works and must come first; got it behind {stages[0].name}.")
+                raise CodecError(
+                    f"{stage.name} sets how the whole chain works and must come first; got it behind {stages[0].name}."
+                )
             continue
         if cut is not None and not stage.wire:
             raise CodecError(

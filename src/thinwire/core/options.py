@@ -13,7 +13,9 @@ def number(
     default: Any = MISSING, *, low: float, high: float, whole: bool = False, optional: bool = False, help: str
 ) -> Any:
     """A numeric option from `low` to `high`; `whole` takes integers only; `optional` also takes None."""
-    return field(default=default, metadata={"low": low, "high": high, "whole": whole, "optional": optional, "help": help})
+    return field(
+        default=default, metadata={"low": low, "high": high, "whole": whole, "optional": optional, "help": help}
+    )
 
 
 def choice(default: str, *choices: str, help: str) -> Any:

@@ -37,7 +37,9 @@ def choose_reduction(wire: Sequence[Stage], spec: Spec, ranks: int, wish: str | 
             what = f"what {wire[0].name} sends cannot be summed" if wire else "the chain is additive"
             raise CodecError(f"reduction {wish!r} does not fit: {what}; use {' or '.join(legal)}.")
         return wish
-    costs = {kind: reduction_bytes(kind, wire, spec, ranks) + rounds_of(kind, wire, spec) * ROUND_COST for kind in legal}
+    costs = {
+        kind: reduction_bytes(kind, wire, spec, ranks) + rounds_of(kind, wire, spec) * ROUND_COST for kind in legal
+    }
     del costs["ring"]  # never cheaper: the bytes of sharded with 2(P-1) dependent rounds
     return min(costs, key=lambda kind: costs[kind])
 
@@ -60,7 +62,9 @@ def reduction_bytes(kind: str, wire: Sequence[Stage], spec: Spec, ranks: int) ->
     return framed.times((ranks - 1) * (1 if whole else 2))
 
 
-def reduce(kind: str, links: Sequence[Link], y: Tensor, rank: int, ranks: int, want_own: bool) -> Rounds[tuple[Tensor, Tensor]]:
+def reduce(
+    kind: str, links: Sequence[Link], y: Tensor, rank: int, ranks: int, want_own: bool
+) -> Rounds[tuple[Tensor, Tensor]]:
     """Sum y over the ranks; returns the sum and this rank's contribution to it."""
     if y.numel() == 0:
         return y, y
@@ -131,8 +135,9 @@ def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Ro
 
     def passed_on(message: Tensor) -> Rounds[Tensor]:
         sizes = [message.numel()] if exact else None
-        (received,), _ = yield SendRecv([message], (rank + 1) % ranks, (rank - 1) % ranks, sizes)
-        return received
+        received, _ = yield SendRecv([message], (rank + 1) % ranks, (rank - 1) % ranks, sizes)
+        arrived: Tensor = received[0]
+        return arrived
 
     low, high = shards[rank]
     message = sealed(rank, y[low:high], 0)
@@ -172,7 +177,8 @@ def _ring_summed(y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tenso
 def shard_length(wire: Sequence[Stage], spec: Spec, ranks: int) -> int:
     """ceil(n/P) numbers, rounded up to what the first wire stage wants to keep together."""
     grain = wire[0].grain(spec) if wire else 1
-    return -(-(-(-spec.numel // grain)) // ranks) * grain
+    grains = -(-spec.numel // grain)
+    return -(-grains // ranks) * grain
 
 
 def _shards(links: Sequence[Link], numel: int, ranks: int) -> list[tuple[int, int]]:
@@ -197,8 +203,13 @@ def _size(links: Sequence[Link], numel: int) -> Size:
 
 
 def _shard_message(
-    links: Sequence[Link], values: Tensor, bounds: tuple[int, int], full: tuple[int, int], exact: bool,
-    base: int | None = None, salt: int = 0,
+    links: Sequence[Link],
+    values: Tensor,
+    bounds: tuple[int, int],
+    full: tuple[int, int],
+    exact: bool,
+    base: int | None = None,
+    salt: int = 0,
 ) -> Tensor:
     """The message of one shard; a shorter shard's is filled up, so that all of one round are equally long."""
     low, high = bounds

@@ -68,7 +68,8 @@ class Stage:
     Facts for the chain: `additive`: with a shared context, the sum of encoded tensors decodes to the sum of
     the tensors. `wire`: may stand behind the cut, where sums are no longer taken. `unbiased`: decodes to its
     input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
-    `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and touches no data.
+    `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
+    touches no data.
     """
 
     name: ClassVar[str] = ""
@@ -148,8 +149,8 @@ class Stage:
 
     def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
         """Communicate until the ranks share a context; what is returned becomes `scene.context`."""
+        yield from ()
         return None
-        yield
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         raise NotImplementedError

@@ -60,7 +60,7 @@ def _link(text: str, tokens: list[tuple[str, str]], at: int) -> tuple[Any, int]:
     if at == len(tokens) or tokens[at][0] != "word":
         found = repr(tokens[at][1]) if at < len(tokens) else "the end"
         raise CodecError(f"cannot read the chain {text!r}: expected a stage name, found {found}.")
-    name, options = tokens[at][1], {}
+    name, options = tokens[at][1], dict[str, Any]()
     at += 1
     if at < len(tokens) and tokens[at] == ("mark", "("):
         options, at = _options(text, tokens, at + 1)
@@ -109,7 +109,9 @@ def make(name: str, options: dict[str, Any]) -> Any:
             raise CodecError(f"{name} has no option {option!r}; {takes}.")
     missing = [o for o in required_options(maker) if o not in options]
     if missing:
-        raise CodecError(f"{name} needs {' and '.join(missing)}; write {name}({', '.join(f'{m}=...' for m in missing)}).")
+        raise CodecError(
+            f"{name} needs {' and '.join(missing)}; write {name}({', '.join(f'{m}=...' for m in missing)})."
+        )
     return maker(**options)
 
 

@@ -158,7 +158,9 @@ def from_bytes(payload: Tensor, spec: Spec) -> Tensor:
         return packing.unpack(payload, spec.numel, spec.bits)
     width = spec.bits // 8
     if spec.exact and payload.numel() != spec.numel * width:
-        raise WireError(f"{spec.numel} {spec.describe()} take {spec.numel * width} bytes; the message has {payload.numel()}.")
+        raise WireError(
+            f"{spec.numel} {spec.describe()} take {spec.numel * width} bytes; the message has {payload.numel()}."
+        )
     if spec.kind == "bytes":
         return payload
     if payload.storage_offset() % width:

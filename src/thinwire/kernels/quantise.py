@@ -70,7 +70,9 @@ def check_levels(levels: Tensor, bits: int) -> None:
 
 def _check_data(x: Tensor) -> None:
     if x.dtype != torch.float32 or x.dim() != 1:
-        raise CodecError(f"quantisers take float32 vectors, not {x.dtype} with {x.dim()} dimensions; flatten and convert")
+        raise CodecError(
+            f"quantisers take float32 vectors, not {x.dtype} with {x.dim()} dimensions; flatten and convert"
+        )
 
 
 def _check_scales(scheme: str, scales: Tensor, numel: int, bucket: int) -> None:

@@ -59,7 +59,9 @@ class Elias(Stage):
 
     def out(self, spec: Spec) -> Spec:
         if spec.kind == "symbols" and not spec.signed:
-            raise CodecError("elias codes signs and levels, which only qsgd, nuqsgd, alq and ternary give; use huffman here.")
+            raise CodecError(
+                "elias codes signs and levels, which only qsgd, nuqsgd, alq and ternary give; use huffman here."
+            )
         return spec.numbers(int(spec.payload()), "bytes", exact=False)
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:

@@ -49,7 +49,7 @@ class Integers(Stage):
         return Size(2 * (ranks - 1) * 4)
 
     def levels(self, ranks: int) -> int:
-        levels = (2 ** (self.bits - 1) - 1) // ranks
+        levels = int(2 ** (self.bits - 1) - 1) // ranks
         if levels < 1:
             wide_enough = next((b for b in range(self.bits, 17) if (2 ** (b - 1) - 1) // ranks >= 1), None)
             remedy = f"use integers(bits={wide_enough}) or more" if wide_enough else "use fp16, or qsgd"

@@ -182,7 +182,9 @@ class Ternary(Bucketed):
 
     name: ClassVar[str] = "ternary"
 
-    clip: float | None = number(None, low=0.1, high=100, optional=True, help="standard deviations to clip at; none: no clipping")
+    clip: float | None = number(
+        None, low=0.1, high=100, optional=True, help="standard deviations to clip at; none: no clipping"
+    )
     bucket: int = number(512, low=1, high=2**30, whole=True, help="numbers that share a scale")
 
     @property
@@ -246,5 +248,3 @@ class Sign(Bucketed):
 
     def dequantise_from(self, scales: Tensor, packed: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         quantise.sign_decode(scales, packed, self.buckets(scene.spec), out, add)
-
-

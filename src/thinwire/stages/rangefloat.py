@@ -11,8 +11,8 @@ from thinwire.core.options import choice, number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError, WireError
-from thinwire.kernels import quantise
-from thinwire.kernels.quantise import RangeGrid
+from thinwire.kernels import rangefloat
+from thinwire.kernels.rangefloat import RangeGrid
 
 _NOT_FINITE = 0xFF
 _SAMPLE = 1 << 14  # numbers on which a mantissa is chosen
@@ -41,7 +41,9 @@ class RangeFloat(Stage):
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(8, low=4, high=16, whole=True, help="bits of a number")
-    mantissa: int | None = number(None, low=0, high=13, whole=True, optional=True, help="mantissa bits; none: chosen on the data")
+    mantissa: int | None = number(
+        None, low=0, high=13, whole=True, optional=True, help="mantissa bits; none: chosen on the data"
+    )
     rounding: str = choice("nearest", "nearest", "stochastic", help="stochastic is unbiased")
     minimum: float | None = number(None, low=-3e38, high=0, optional=True, help="frozen lower end of the range")
     maximum: float | None = number(None, low=0, high=3e38, optional=True, help="frozen upper end of the range")
@@ -50,7 +52,7 @@ class RangeFloat(Stage):
         super().__post_init__()
         if self.mantissa is not None and self.mantissa > self.bits - 3:
             raise CodecError(
-                f"{self}: {self.bits} bits leave room for at most {self.bits - 3} bits of mantissa, beside sign and exponent."
+                f"{self}: {self.bits} bits leave room for {self.bits - 3} bits of mantissa beside sign and exponent."
             )
         if (self.minimum is None) != (self.maximum is None):
             raise CodecError(f"{self}: a frozen range needs both minimum and maximum.")
@@ -72,7 +74,7 @@ class RangeFloat(Stage):
             return Encoded(torch.zeros(x.numel(), dtype=dtype, device=x.device), self._side_bytes(header, x.device))
         grid = self._grid(header)
         rounding = cast(Literal["nearest", "stochastic"], self.rounding)
-        symbols, saturated = quantise.rangefloat_symbols(
+        symbols, saturated = rangefloat.rangefloat_symbols(
             x, self.bits, header.mantissa, grid, rounding, scene.key(), scene.base
         )
         scene.count("saturated", saturated)
@@ -83,7 +85,7 @@ class RangeFloat(Stage):
         if header.mantissa == _NOT_FINITE:
             out.fill_(float("nan"))
         else:
-            quantise.rangefloat_dequantise(encoded.values, self.bits, header.mantissa, self._grid(header), out, add)
+            rangefloat.rangefloat_dequantise(encoded.values, self.bits, header.mantissa, self._grid(header), out, add)
 
     def encode_into(self, x: Tensor, scene: Scene, message: Tensor) -> bool:
         header = self._measure(x)
@@ -93,7 +95,7 @@ class RangeFloat(Stage):
             message[side:].zero_()
             return True
         rounding = cast(Literal["nearest", "stochastic"], self.rounding)
-        saturated = quantise.rangefloat_encode(
+        saturated = rangefloat.rangefloat_encode(
             x, self.bits, header.mantissa, self._grid(header), rounding, scene.key(), scene.base, message[side:]
         )
         scene.count("saturated", saturated)
@@ -105,7 +107,7 @@ class RangeFloat(Stage):
         if header.mantissa == _NOT_FINITE:
             out.fill_(float("nan"))
         else:
-            quantise.rangefloat_decode(message[side:], self.bits, header.mantissa, self._grid(header), out, add)
+            rangefloat.rangefloat_decode(message[side:], self.bits, header.mantissa, self._grid(header), out, add)
         return True
 
     def _measure(self, x: Tensor) -> _Header:
@@ -119,11 +121,11 @@ class RangeFloat(Stage):
             low, high = self.minimum, self.maximum
         mantissa = self.mantissa
         if mantissa is None:
-            mantissa = quantise.rangefloat_choose_mantissa(x[:: max(1, x.numel() // _SAMPLE)].contiguous(), self.bits)
+            mantissa = rangefloat.rangefloat_choose_mantissa(x[:: max(1, x.numel() // _SAMPLE)].contiguous(), self.bits)
         return _Header(mantissa, min(low, 0.0), max(high, 0.0))
 
     def _grid(self, header: _Header) -> RangeGrid:
-        return quantise.rangefloat_grid(self.bits, header.mantissa, header.minimum, header.maximum)
+        return rangefloat.rangefloat_grid(self.bits, header.mantissa, header.minimum, header.maximum)
 
     def _side_bytes(self, header: _Header, device: torch.device) -> Tensor:
         data = struct.pack("<B", header.mantissa)
@@ -142,5 +144,8 @@ class RangeFloat(Stage):
             return header
         low, high = header.minimum, header.maximum
         if header.mantissa > self.bits - 3 or not (low <= 0.0 <= high and low - low == 0 and high - high == 0):
-            raise WireError(f"a {self} message has {header.mantissa} bits of mantissa and the range [{low}, {high}], which no encoder writes.")
+            raise WireError(
+                f"a {self} message has {header.mantissa} bits of mantissa and the range [{low}, {high}],"
+                " which no encoder writes."
+            )
         return header

@@ -11,7 +11,7 @@ from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import WireError
-from thinwire.kernels import sparse
+from thinwire.kernels import coders, sparse
 
 _COUNT_BYTES = 4
 
@@ -40,7 +40,7 @@ class TopK(Stage):
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         indices = sparse.largest(x, self.kept(x.numel()))
-        return Encoded(x[indices], sparse.pack_indices(indices, x.numel()))
+        return Encoded(x[indices], coders.pack_indices(indices, x.numel()))
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         assert encoded.side is not None
@@ -72,7 +72,7 @@ class Threshold(Stage):
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         indices = sparse.above(x, self.value)
         count = torch.tensor([indices.numel()], dtype=torch.int32).view(torch.uint8).to(x.device)
-        return Encoded(x[indices], torch.cat([count, sparse.pack_indices(indices, x.numel())]))
+        return Encoded(x[indices], torch.cat([count, coders.pack_indices(indices, x.numel())]))
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         assert encoded.side is not None
@@ -88,7 +88,7 @@ class Threshold(Stage):
 
 
 def _scatter(values: Tensor, packed: Tensor, count: int, out: Tensor, add: bool) -> None:
-    indices = sparse.unpack_indices(packed, out.numel(), count)
+    indices = coders.unpack_indices(packed, out.numel(), count)
     if not add:
         out.zero_()
     sparse.scatter_add(out, indices, values)

@@ -118,9 +118,7 @@ class Distributed:
         received = torch.empty(sum(takes), dtype=like.dtype, device=like.device)
         dist.all_to_all_single(received, flat, takes, [sum(s) for s in sizes], group=self.group)
         rows = torch.split(received, takes)
-        return [
-            list(parts[j]) if j == self.rank else _split(rows[j], incoming[j]) for j in range(self.ranks)
-        ]
+        return [list(parts[j]) if j == self.rank else _split(rows[j], incoming[j]) for j in range(self.ranks)]
 
     def _exchange_lengths(self, sizes: list[list[int]]) -> list[list[int]]:
         """Tell every peer how long its items are, and hear the same; all send the same number of items."""
@@ -129,7 +127,9 @@ class Distributed:
         counts = [0 if j == self.rank else count for j in range(self.ranks)]
         flat = [n for j, items in enumerate(sizes) if j != self.rank for n in items]
         if any(n > _LONGEST for n in flat):
-            raise WireError(f"a message of {max(flat)} bytes is longer than the {_LONGEST} that {LENGTH_BYTES} bytes can say.")
+            raise WireError(
+                f"a message of {max(flat)} bytes is longer than the {_LONGEST} that {LENGTH_BYTES} bytes can say."
+            )
         outgoing = torch.tensor(flat, dtype=torch.int32, device=device)
         heard = torch.empty_like(outgoing)
         dist.all_to_all_single(heard, outgoing, counts, counts, group=self.group)

@@ -79,7 +79,9 @@ def run(rounds: Sequence[Rounds[T]]) -> tuple[list[T], list[int]]:
         if len(results) == ranks:
             return [results[rank] for rank in range(ranks)], sent
         if results or len({type(op) for op in ops}) > 1:
-            raise WorldError(f"the simulated ranks disagree: {[type(op).__name__ for op in ops]}, {len(results)} ended.")
+            raise WorldError(
+                f"the simulated ranks disagree: {[type(op).__name__ for op in ops]}, {len(results)} ended."
+            )
         sent = [total + op.sent(rank, ranks) for rank, (total, op) in enumerate(zip(sent, ops, strict=True))]
         replies = perform(ops)
 

@@ -63,7 +63,9 @@ def _sparse_stream(levels: Tensor, signs: Tensor) -> Tensor:
     words, lengths = _omega_of(levels[positions])
     words = words | signs[positions] << lengths
     return spell(
-        torch.stack([gap_words, words], 1).view(-1), torch.stack([gap_lengths, lengths + 1], 1).view(-1), high_first=True
+        torch.stack([gap_words, words], 1).view(-1),
+        torch.stack([gap_lengths, lengths + 1], 1).view(-1),
+        high_first=True,
     )
 
 

@@ -152,7 +152,10 @@ def _code(symbols: Tensor, bits: int, group: int) -> Tensor:
     counts = torch.bincount(values, minlength=1 << bits * group)
     lengths = code_lengths(counts.tolist())
     words, sizes = torch.tensor(code_words(lengths)), torch.tensor(lengths)
-    streams = [to_bytes(spell(words[part], sizes[part], high_first=True)) for part in (values[s::_STREAMS] for s in range(_STREAMS))]
+    streams = [
+        to_bytes(spell(words[part], sizes[part], high_first=True))
+        for part in (values[s::_STREAMS] for s in range(_STREAMS))
+    ]
     header = [CODED, group]
     nibbles = list(_length_nibbles(lengths))
     nibbles += [0] * (len(nibbles) % 2)
@@ -226,5 +229,7 @@ def huffman_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes]
     elif tag == CONSTANT and received.numel() == 2 and int(received[1]) >> bits == 0:
         symbols = received[1:].repeat(numel)
     else:
-        raise WireError(f"A Huffman message starts with the unknown tag {tag} or value; the sender uses another format.")
+        raise WireError(
+            f"A Huffman message starts with the unknown tag {tag} or value; the sender uses another format."
+        )
     return symbols.to(message.device)

@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import CodecError, WireError
-from thinwire.kernels.reference.bitstream import BitReader, expect_message, expect_room, little_endian, to_bits, to_bytes
+from thinwire.kernels.reference.bitstream import (
+    BitReader,
+    expect_message,
+    expect_room,
+    little_endian,
+    to_bits,
+    to_bytes,
+)
 
 BITMAP, RAW, RICE = 0, 1, 2
 _RICE_HEADER = 6

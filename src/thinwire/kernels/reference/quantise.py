@@ -132,7 +132,9 @@ def uniform_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, 
     """scale * (level * float32(1 / s)); the top level gives the scale exactly for every s in use."""
     s = 2 ** (bits - 1) - 1
     magnitude = (symbols.to(torch.int32) & s).float() * single(1 / s)
-    write_signed(symbols, magnitude, scales_from_bytes(scales, bucket_count(out.numel(), bucket)), bits, bucket, out, add)
+    write_signed(
+        symbols, magnitude, scales_from_bytes(scales, bucket_count(out.numel(), bucket)), bits, bucket, out, add
+    )
 
 
 def exponential_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int) -> tuple[Tensor, Tensor]:
@@ -156,7 +158,9 @@ def exponential_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: i
     top = 2 ** (bits - 1) - 1
     index = symbols.to(torch.int32) & top
     magnitude = torch.where(index > 0, (index + (127 - top)) << 23, 0).to(torch.int32).view(torch.float32)
-    write_signed(symbols, magnitude, scales_from_bytes(scales, bucket_count(out.numel(), bucket)), bits, bucket, out, add)
+    write_signed(
+        symbols, magnitude, scales_from_bytes(scales, bucket_count(out.numel(), bucket)), bits, bucket, out, add
+    )
 
 
 def levels_symbols(
