@@ -1,0 +1,167 @@
+"""Which parameter travels through which codec: rules by name, shape, size and type."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from thinwire.core.codec import Codec
+from thinwire.core.stage import Stage
+from thinwire.errors import CodecError
+
+SMALL = 1024  # numbers below which a tensor is not worth compressing
+_RULE_KEYS = ("match", "codec", "dim", "min_numel", "max_numel", "dtype", "small")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A codec for the parameters that match; the first matching rule of a plan decides.
+
+    Parameters of one dimension and small ones travel uncompressed, whatever the codec, unless `small` is True.
+    """
+
+    codec: Codec
+    match: str = "*"
+    dim: int | None = None
+    min_numel: int | None = None
+    max_numel: int | None = None
+    dtype: str | None = None
+    small: bool = False
+
+    def applies(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> bool:
+        numel = torch.Size(shape).numel()
+        return (
+            fnmatchcase(name, self.match)
+            and (self.dim is None or len(shape) == self.dim)
+            and (self.min_numel is None or numel >= self.min_numel)
+            and (self.max_numel is None or numel <= self.max_numel)
+            and (self.dtype is None or str(dtype) == f"torch.{self.dtype}")
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"match": self.match, "codec": str(self.codec)}
+        shown |= {k: getattr(self, k) for k in ("dim", "min_numel", "max_numel", "dtype") if getattr(self, k) is not None}
+        return shown | ({"small": True} if self.small else {})
+
+
+class Decision(NamedTuple):
+    """What a plan decided for one parameter, and why."""
+
+    name: str
+    shape: tuple[int, ...]
+    codec: Codec
+    why: str
+
+    @property
+    def numel(self) -> int:
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An ordered list of rules; what no rule matches travels uncompressed."""
+
+    rules: tuple[Rule, ...] = ()
+
+    @staticmethod
+    def parse(what: "Plan | Codec | Stage | str | Path | Mapping[str, Any] | Sequence[Any]") -> "Plan":
+        """A plan from a codec (for all), a mapping of name patterns to codecs, a list of rules, or a file of these."""
+        if isinstance(what, Plan):
+            return what
+        if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".yaml", ".yml", ".toml", ".json"))):
+            return Plan.parse(_read(Path(what)))
+        if isinstance(what, (Codec, Stage, str)):
+            return Plan((Rule(Codec.parse(what)),))
+        if isinstance(what, Mapping):
+            if set(what) == {"rules"}:
+                return Plan.parse(what["rules"])
+            return Plan(tuple(_rule(pattern, value) for pattern, value in what.items()))
+        if isinstance(what, Sequence):
+            return Plan(tuple(_rule("*", value) for value in what))
+        raise CodecError(f"a plan is a codec, a mapping of patterns to codecs, or a file; got {type(what).__name__}.")
+
+    def decide(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Decision:
+        """The codec for one parameter."""
+        for rule in self.rules:
+            if rule.applies(name, shape, dtype):
+                return Decision(name, tuple(shape), *_exempted(rule, shape, dtype))
+        return Decision(name, tuple(shape), Codec(), "no rule matches")
+
+    def decisions(self, parameters: Iterable[tuple[str, Tensor]]) -> list[Decision]:
+        return [self.decide(name, tuple(p.shape), p.dtype) for name, p in parameters]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form that files have; `Plan.parse` reads it back."""
+        return {"rules": [rule.to_dict() for rule in self.rules]}
+
+    def __str__(self) -> str:
+        if len(self.rules) == 1 and self.rules[0] == Rule(self.rules[0].codec):
+            return str(self.rules[0].codec)
+        return json.dumps(self.to_dict())
+
+
+def _exempted(rule: Rule, shape: Sequence[int], dtype: torch.dtype) -> tuple[Codec, str]:
+    numel = torch.Size(shape).numel()
+    if not dtype.is_floating_point:
+        return Codec(), f"{dtype} is not a floating-point type"
+    if not rule.codec.working or rule.small:
+        return rule.codec, f"rule {rule.match!r}"
+    if len(shape) < 2:
+        return Codec(), "one-dimensional"
+    if numel < SMALL:
+        return Codec(), f"small ({numel} < {SMALL})"
+    return rule.codec, f"rule {rule.match!r}"
+
+
+def _rule(pattern: str, value: Any) -> Rule:
+    """One rule from `codec text` or from a mapping with a codec and conditions."""
+    if not isinstance(value, Mapping):
+        return Rule(Codec.parse(value), pattern)
+    unknown = [key for key in value if key not in _RULE_KEYS]
+    if unknown:
+        raise CodecError(f"a rule has no {unknown[0]!r}; it takes {', '.join(_RULE_KEYS)}.")
+    if "codec" not in value:
+        raise CodecError(f"the rule {dict(value)} names no codec; add codec: none (or another one).")
+    options = {key: item for key, item in value.items() if key != "codec"}
+    for key in ("dim", "min_numel", "max_numel"):
+        if key in options and (not isinstance(options[key], int) or isinstance(options[key], bool) or options[key] < 0):
+            raise CodecError(f"{key} must be a whole number of at least 0 in a rule; got {options[key]!r}.")
+    return Rule(Codec.parse(value["codec"]), **{"match": pattern, **options})
+
+
+def _read(path: Path) -> Any:
+    """The content of a YAML, TOML or JSON file."""
+    try:
+        text = path.read_text()
+    except OSError as reason:
+        raise CodecError(f"cannot read the plan {path}: {reason.strerror}.") from reason
+    try:
+        if path.suffix == ".json":
+            return json.loads(text)
+        if path.suffix == ".toml":
+            return _toml(text)
+        return _yaml(text)
+    except ValueError as reason:
+        raise CodecError(f"the plan {path} is not valid {path.suffix[1:]}: {reason}") from reason
+
+
+def _yaml(text: str) -> Any:
+    import yaml  # at use: importing thinwire stays cheap
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as reason:
+        raise ValueError(str(reason)) from reason
+
+
+def _toml(text: str) -> Any:
+    try:
+        import tomllib
+    except ModuleNotFoundError as missing:  # Python 3.10
+        raise CodecError("plans in TOML need Python 3.11; use YAML or JSON.") from missing
+    return tomllib.loads(text)
