@@ -87,7 +87,9 @@ def _checked(path: Path, raw: RawImages) -> RawImages:
         if y.min() < 0 or y.max() >= len(raw.classes):
             _malformed(path, f"labels go from 0 to {len(raw.classes) - 1}, not from {y.min()} to {y.max()}")
     if raw.train_x.shape[1:] != raw.test_x.shape[1:]:
-        _malformed(path, f"training images {raw.train_x.shape[1:]} and test images {raw.test_x.shape[1:]} differ in size")
+        _malformed(
+            path, f"training images {raw.train_x.shape[1:]} and test images {raw.test_x.shape[1:]} differ in size"
+        )
     return raw
 
 
@@ -105,7 +107,8 @@ def _read_idx(path: Path) -> Array:
             raise ValueError(f"it starts with {content[:3].hex()}, not 000008")
         dimensions = content[3]
         sizes = np.frombuffer(content, ">u4", dimensions, offset=4).tolist()
-        return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(sizes)
+        data: Array = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
+        return np.reshape(data, sizes)
     except (*DAMAGE, IndexError) as reason:
         _malformed(path, f"an IDX file of bytes has a header and as much data as it announces ({reason})")
 
@@ -163,7 +166,7 @@ def _read_cifar(path: Path, files: Mapping[str, bytes]) -> RawImages:
 
 
 def _planes_to_pixels(planes: Array) -> Array:  # [count, 3072] -> [count, 32, 32, 3]
-    return planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.transpose(np.reshape(planes, (-1, 3, 32, 32)), (0, 2, 3, 1))
 
 
 def _read_cifar_records(path: Path, content: bytes) -> tuple[Array, Array]:
@@ -179,7 +182,7 @@ def _read_cifar_pickle(path: Path, content: bytes) -> tuple[Array, Array]:
         planes = batch[b"data"] if b"data" in batch else batch["data"]
         labels = batch[b"labels"] if b"labels" in batch else batch["labels"]
         return _planes_to_pixels(planes.as_bytes_array()), np.array(labels, dtype=np.int64)
-    except Exception as reason:  # noqa: BLE001 - a crafted pickle can raise anything; nothing of it was executed
+    except Exception as reason:  # a crafted pickle can raise anything; nothing of it was executed
         _malformed(path, f"a batch of CIFAR-10 is a pickle of bytes 'data' [count, 3072] and 'labels' ({reason})")
 
 
@@ -206,7 +209,7 @@ class _PickledArray:
         _version, shape, kind, column_major, content = self.state
         if kind.name != "u1" or column_major:
             raise ValueError(f"data is {kind.name}, not row-major bytes")
-        return np.frombuffer(content, np.uint8).reshape(shape)
+        return np.reshape(np.frombuffer(content, np.uint8), shape)
 
 
 def _encode_latin1(text: str, _encoding: str) -> bytes:

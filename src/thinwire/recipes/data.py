@@ -106,7 +106,7 @@ def _read_subset() -> RawImages:
 def _normalised(raw: RawImages) -> Images:
     def to_planes(pixels: Array) -> Tensor:  # bytes [count, height, width(, channels)] -> [count, channels, h, w]
         four = pixels[..., None] if pixels.ndim == 3 else pixels
-        return torch.from_numpy(np.ascontiguousarray(four.transpose(0, 3, 1, 2))).float().div_(255)
+        return torch.from_numpy(np.array(four.transpose(0, 3, 1, 2), order="C")).float().div_(255)
 
     train_x, test_x = to_planes(raw.train_x), to_planes(raw.test_x)
     mean = train_x.mean(dim=(0, 2, 3), keepdim=True)

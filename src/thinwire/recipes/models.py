@@ -5,8 +5,10 @@ ranks, and would add buffers that have to be kept equal on all of them.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +20,11 @@ Shape = tuple[int, int, int]  # channels, height, width
 
 
 def _conv(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    groups = max(d for d in (8, 4, 2, 1) if outputs % d == 0)
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.GroupNorm(groups, outputs))
+    groups = math.gcd(8, max(1, outputs // 8))  # of at least 8 channels: one alone would lose its brightness
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+        nn.GroupNorm(groups if outputs % groups == 0 else 1, outputs),
+    )
 
 
 class VGG(nn.Module):
@@ -38,7 +43,8 @@ class VGG(nn.Module):
                 layers.append(nn.MaxPool2d(2, ceil_mode=True))
             inputs = outputs * width
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
-        self.head = nn.Sequential(nn.Linear(4 * inputs, inputs), nn.ReLU(inplace=True), nn.Linear(inputs, classes))
+        hidden = nn.Sequential(nn.Linear(4 * inputs, inputs, bias=False), nn.LayerNorm(inputs), nn.ReLU(inplace=True))
+        self.head = nn.Sequential(hidden, nn.Linear(inputs, classes))
 
     def forward(self, x: Tensor) -> Tensor:  # [batch, channels, height, width] -> [batch, classes]
         return self.head(self.features(x))  # type: ignore[no-any-return]  # nn.Module calls are untyped
@@ -86,7 +92,7 @@ class MLP(nn.Module):
         super().__init__()
         sizes = [shape[0] * shape[1] * shape[2]] + [width] * layers
         hidden: list[nn.Module] = []
-        for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        for inputs, outputs in pairwise(sizes):
             hidden += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
         self.body = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], classes))
 
