@@ -19,13 +19,17 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, part: Part, *, batch: int = 250, rank: int = 0, ranks: int = 1) -> Evaluation:
-    """Rank r takes every ranks-th example; only three sums travel, so all ranks get the same answer."""
+def evaluate(
+    model: nn.Module, part: Part, *, limit: int = 0, batch: int = 250, rank: int = 0, ranks: int = 1
+) -> Evaluation:
+    """At most `limit` examples, spread evenly. Rank r takes every ranks-th of them; only three sums travel, so all ranks get the same answer."""
     device = next(model.parameters()).device
     sums = torch.zeros(3, dtype=torch.float64)  # loss, right predictions, predictions
     was_training = model.training
     model.eval()
-    for chosen in torch.split(torch.arange(rank, len(part), ranks), batch):
+    count = min(limit, len(part)) if limit else len(part)
+    spread = torch.arange(count) * len(part) // count
+    for chosen in torch.split(spread[rank::ranks], batch):
         x, y = (tensor.to(device) for tensor in part.batch(chosen))
         logits = model(x).flatten(0, -2).float()
         y = y.flatten()
@@ -36,5 +40,5 @@ def evaluate(model: nn.Module, part: Part, *, batch: int = 250, rank: int = 0, r
     if ranks > 1:
         sums = sums.to(device)
         dist.all_reduce(sums)
-    loss, right, count = sums.tolist()
-    return Evaluation(loss=loss / count, accuracy=right / count)
+    loss, right, predictions = sums.tolist()
+    return Evaluation(loss=loss / predictions, accuracy=right / predictions)

@@ -40,6 +40,7 @@ class Recipe:
     amp: bool = False
     log_every: int = 10
     evaluate_every: int = 0  # 0: only at the end
+    test_limit: int = 0  # examples of the test part that are looked at, spread over it; 0: all
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
@@ -47,7 +48,14 @@ class Recipe:
         for name, known in (("optimizer", ("sgd", "adamw")), ("schedule", ("cosine", "step", "constant"))):
             if getattr(self, name) not in known:
                 raise RecipeError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}.")
-        for name, least in (("batch", 1), ("steps", 1), ("context", 1), ("log_every", 1), ("evaluate_every", 0)):
+        for name, least in (
+            ("batch", 1),
+            ("steps", 1),
+            ("context", 1),
+            ("log_every", 1),
+            ("evaluate_every", 0),
+            ("test_limit", 0),
+        ):
             if getattr(self, name) < least:
                 raise RecipeError(f"{name} must be at least {least}, not {getattr(self, name)}.")
 
@@ -58,10 +66,26 @@ RECIPES: Mapping[str, Recipe] = {
     "fashion-resnet": Recipe(model="resnet"),
     "fashion-mlp": Recipe(model="mlp"),
     "text-gpt": Recipe(
-        model="gpt", data="text.txt", batch=8, optimizer="adamw", lr=1e-3, weight_decay=0.1, clip=1.0, steps=2000
+        model="gpt",
+        data="text.txt",
+        batch=8,
+        optimizer="adamw",
+        lr=1e-3,
+        weight_decay=0.1,
+        clip=1.0,
+        steps=2000,
+        test_limit=256,
     ),
     "text-tiny": Recipe(
-        model="gpt-tiny", data="text.txt", batch=16, optimizer="adamw", lr=3e-3, weight_decay=0.1, clip=1.0, context=64
+        model="gpt-tiny",
+        data="text.txt",
+        batch=16,
+        optimizer="adamw",
+        lr=3e-3,
+        weight_decay=0.1,
+        clip=1.0,
+        context=64,
+        test_limit=1024,
     ),
 }
 

@@ -114,7 +114,7 @@ def train_simulated(
         losses.append(loss)
         if on_step is not None:
             on_step(step + 1, loss)
-    result = evaluate(simulation.model, simulation.data.test)
+    result = evaluate(simulation.model, simulation.data.test, limit=recipe.test_limit)
     return SimulatedRun(result.accuracy, result.loss, losses, simulation.model)
 
 
