@@ -22,7 +22,10 @@ class Evaluation:
 def evaluate(
     model: nn.Module, part: Part, *, limit: int = 0, batch: int = 250, rank: int = 0, ranks: int = 1
 ) -> Evaluation:
-    """At most `limit` examples, spread evenly. Rank r takes every ranks-th of them; only three sums travel, so all ranks get the same answer."""
+    """At most `limit` examples, spread evenly, of which rank r takes every ranks-th.
+
+    Only three sums travel, so all ranks get the same answer.
+    """
     device = next(model.parameters()).device
     sums = torch.zeros(3, dtype=torch.float64)  # loss, right predictions, predictions
     was_training = model.training

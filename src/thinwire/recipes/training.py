@@ -1,7 +1,8 @@
 """The training loop, and an example of how to write one: read `train` from top to bottom.
 
 It runs as it is in one process, and data-parallel under torchrun with Gloo or NCCL. What compresses the gradients is
-attached by `prepare`; the loop only keeps its state in checkpoints and its figures in the metrics.
+attached by `prepare`; the loop only keeps its state in checkpoints and its figures in the metrics. A job that trains
+more than once does so inside one `joined_world()`, because torchrun lets a process join only once.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from thinwire.recipes.recipe import (
 )
 from thinwire.recipes.records import Record, Recorder
 
-MAY_CHANGE_ON_RESUME = ("steps", "log_every", "evaluate_every")
+MAY_CHANGE_ON_RESUME = ("steps", "log_every", "evaluate_every", "test_limit")
 
 
 @runtime_checkable
@@ -78,20 +79,14 @@ def train(
 
     `prepare(model)` may attach a compressor; the model is a DistributedDataParallel if there are several ranks.
     `on_step(steps done)` ends the run by returning True, on all ranks at the same step.
-    A job that trains more than once does so inside one `joined_world()`, since torchrun's group is made only once.
     `checkpoint` is a folder written every `checkpoint_every` steps and at the end; `resume` one to go on from.
     """
     with joined_world(device) as place:
-        torch.manual_seed(recipe.seed + place.rank)  # for whatever else draws; weights and batches have their own
         data = data if data is not None else load_data(recipe)
         batches = Batches(data.train, batch=recipe.batch, seed=recipe.seed, rank=place.rank, ranks=place.ranks)
         run = _Run(recipe, fresh_model(recipe, data), place, prepare)
         first = run.restore(Path(resume)) if resume is not None else 0
-        first_rank = place.rank == 0
-        path = Path(metrics) if metrics is not None and first_rank else None
-        with Recorder(
-            path, steps=recipe.steps, start=first, title=recipe.model, bar=progress and first_rank
-        ) as recorder:
+        with run.recorder(metrics, first, progress) as recorder:
             for step in range(first, recipe.steps):
                 loss = run.take_step(step, *batches.at(step))
                 done = step + 1
@@ -117,6 +112,7 @@ class _Run:
     def __init__(
         self, recipe: Recipe, model: nn.Module, place: Place, prepare: Callable[[nn.Module], object] | None
     ) -> None:
+        torch.manual_seed(recipe.seed + place.rank)  # for whatever else draws; weights and batches have their own
         self.recipe, self.place = recipe, place
         self.model = model.to(place.device)
         self.parallel = DistributedDataParallel(self.model) if place.ranks > 1 else self.model
@@ -128,6 +124,12 @@ class _Run:
         self.clock = Clock(place.device)
         self.records: list[Record] = []
         self.logged = (0, 0.0)  # step and time of the last record
+
+    def recorder(self, metrics: str | Path | None, first: int, progress: bool) -> Recorder:
+        """The file of metrics and the bar on the first rank, nothing on the others."""
+        here = self.place.rank == 0
+        path = Path(metrics) if metrics is not None and here else None
+        return Recorder(path, steps=self.recipe.steps, start=first, title=self.recipe.model, bar=progress and here)
 
     def take_step(self, step: int, x: Tensor, y: Tensor) -> Tensor:
         """Forward, backward (in which DistributedDataParallel averages the gradients), update; returns the loss."""
@@ -145,7 +147,8 @@ class _Run:
 
     def evaluate(self, part: Part) -> Evaluation:
         with self.clock.stopped():
-            return evaluate(self.model, part, rank=self.place.rank, ranks=self.place.ranks)
+            limit = self.recipe.test_limit
+            return evaluate(self.model, part, limit=limit, rank=self.place.rank, ranks=self.place.ranks)
 
     def record(self, done: int, loss: Tensor, result: Evaluation | None) -> Record:
         """The figures since the last record, with those of the compressor and of the test if there are any."""
