@@ -43,7 +43,7 @@ def check_unbiased(draws: Tensor, truth: Tensor) -> None:
     draws = draws.double()
     common = draws.median(0).values
     rare = (draws != common).sum(0) < 20
-    largest = float(truth.abs().max())
+    largest = float(draws.abs().max())  # the largest step between outcomes
     assert ((common - truth.double()).abs()[rare] <= 60 / DRAWS * largest).all()
     mean, deviation = draws.mean(0)[~rare], draws.std(0)[~rare]
     z = (mean - truth.double()[~rare]) / (deviation / math.sqrt(DRAWS))

@@ -25,6 +25,7 @@ class Turn:
     seed: int = 0
     step: int = 0
     reduction: str | None = None
+    measure: bool = False  # note how much of what was given is lost, at the cost of one more decoding
 
 
 def average(codec: Codec, tensor: Tensor, slot: Slot, turn: Turn, weights: Tensor | None = None) -> Rounds[Tensor]:
@@ -40,19 +41,24 @@ def average(codec: Codec, tensor: Tensor, slot: Slot, turn: Turn, weights: Tenso
     scenes = _scenes(codec, slot, turn, weights)
     given, held_back = _given(codec, tensor, slot, scenes, turn)
     path, y = yield from _walk_in(codec, scenes, given, turn)
-    want_own = codec.feedback != "off" or any(codec.stages[i].settles for i in codec.working)
+    want_own = turn.measure or codec.feedback != "off" or any(codec.stages[i].settles for i in codec.working)
     total, own = yield from reduce(path.reduction, path.wire, y, turn.rank, turn.ranks, want_own)
     mean = _walk_back(codec, path.prefix, scenes, total, turn.ranks)
     if all_finite(mean):
         if want_own:
             sent = _walk_back(codec, path.prefix, scenes, own, 1)
-            _hold(codec, slot, given - sent if held_back is None else given - sent + held_back)
+            missing = given - sent
+            if turn.measure and scenes:
+                scenes[0].notes |= {"lost": float(missing.square().sum()), "given": float(given.square().sum())}
+            _hold(codec, slot, missing if held_back is None else missing + held_back)
             for i in codec.working:
                 codec.stages[i].settle(sent, scenes[i])
         for i in codec.working:
             codec.stages[i].observe(mean, scenes[i])
         slot.steps += 1
-        slot.notes = scenes[0].notes if scenes else {}
+        if codec.feedback == "off":
+            slot.residual = None  # left by an earlier chain, and delivered now
+        slot.notes = _elements_sent(codec, scenes) | scenes[0].notes if scenes else {}
     return mean.to(tensor.dtype).reshape(tensor.shape)
 
 
@@ -161,6 +167,12 @@ def _hold(codec: Codec, slot: Slot, missing: Tensor) -> None:
     if codec.beta != 1.0 and slot.residual is not None:
         missing = torch.lerp(slot.residual.float(), missing, codec.beta)
     slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing
+
+
+def _elements_sent(codec: Codec, scenes: list[Scene]) -> dict[str, float]:
+    """How many numbers left the chain; stages that choose their own count note it themselves."""
+    specs = codec.specs(scenes[0].spec)
+    return {"elements_sent": min(spec.numel for spec in specs if spec.kind not in ("bytes", "int32"))}
 
 
 def all_finite(x: Tensor) -> bool:

@@ -85,3 +85,14 @@ Rounds: TypeAlias = Generator[Op, Any, T]
 
 def item_bytes(item: Tensor, exact: bool) -> int:
     return item.numel() * item.element_size() + (0 if exact else LENGTH_BYTES)
+
+
+def received_bytes(op: Op, reply: Any, rank: int, ranks: int) -> int:
+    """Bytes that the reply to an operation brought."""
+    if isinstance(op, AllReduce):
+        return op.sent(rank, ranks)
+    if isinstance(op, Broadcast):
+        return 0 if rank == op.root else sum(item_bytes(t, True) for t in reply)
+    if isinstance(op, SendRecv):
+        return 0 if op.to == rank else sum(item_bytes(t, op.sizes is not None) for t in reply[0])
+    return sum(item_bytes(t, op.exact) for source, items in enumerate(reply) if source != rank for t in items)

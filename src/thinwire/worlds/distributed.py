@@ -1,6 +1,8 @@
 """Processes over torch.distributed: the operations on a process group."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, TypeVar
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from thinwire.core.average import Turn
 from thinwire.core.average import average as average_rounds
 from thinwire.core.codec import Codec
-from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, AllToAll, Broadcast, Op, Rounds, SendRecv
+from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, AllToAll, Broadcast, Op, Rounds, SendRecv, received_bytes
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import WireError, WorldError
@@ -41,8 +43,19 @@ def average(
     return world.drive(average_rounds(Codec.parse(codec), tensor, slot or Slot(), turn, weights))
 
 
+@dataclass
+class Counters:
+    """Bytes, rounds and seconds of communication; `first_seconds` is the time before the first round of a drive."""
+
+    sent: int = 0
+    received: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+
+
 class Distributed:
-    """Performs operations on one process group and counts the bytes this rank sends."""
+    """Performs operations on one process group and counts what they cost this rank."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -53,39 +66,60 @@ class Distributed:
         self.group = group
         self.rank = dist.get_rank(group)
         self.ranks = dist.get_world_size(group)
-        self.sent = 0
+        self._counters = Counters()
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank put on the wire."""
+        return self._counters.sent
+
+    def counters(self) -> Counters:
+        """What has been spent so far."""
+        return replace(self._counters)
 
     def drive(self, rounds: Rounds[T]) -> T:
         """Run rounds to their end."""
         reply: Any = None
+        began: float | None = perf_counter()
         while True:
             try:
                 op = rounds.send(reply)
             except StopIteration as end:
                 result: T = end.value
                 return result
+            if began is not None:
+                self._counters.first_seconds += perf_counter() - began
+                began = None
             reply = self.perform(op)
 
     def perform(self, op: Op) -> Any:
         """Do one operation and return its reply; a failing backend becomes an error that says what was being done."""
-        self.sent += op.sent(self.rank, self.ranks)
+        self._counters.sent += op.sent(self.rank, self.ranks)
+        self._counters.rounds += 1
+        began = perf_counter()
         try:
-            match op:
-                case AllReduce():
-                    return self._all_reduce(op)
-                case AllGather():
-                    return self._all_gather(op)
-                case AllToAll():
-                    return self._all_to_all(op.parts, op.exact)
-                case Broadcast():
-                    return self._broadcast(op)
-                case SendRecv():
-                    return self._send_recv(op)
+            reply = self._reply(op)
+            self._counters.seconds += perf_counter() - began
+            self._counters.received += received_bytes(op, reply, self.rank, self.ranks)
+            return reply
         except RuntimeError as reason:
             raise WorldError(
                 f"rank {self.rank} of {self.ranks}: {type(op).__name__} failed; a peer may have died or left"
                 f" ({str(reason).splitlines()[0]})"
             ) from reason
+
+    def _reply(self, op: Op) -> Any:
+        match op:
+            case AllReduce():
+                return self._all_reduce(op)
+            case AllGather():
+                return self._all_gather(op)
+            case AllToAll():
+                return self._all_to_all(op.parts, op.exact)
+            case Broadcast():
+                return self._broadcast(op)
+            case SendRecv():
+                return self._send_recv(op)
 
     def _all_reduce(self, op: AllReduce) -> list[Tensor]:
         flat = _joined(op.items)

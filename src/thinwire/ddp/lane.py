@@ -1,0 +1,100 @@
+"""One FIFO thread with a process group of its own: rounds leave in the same order on every rank.
+
+Collectives chained in the callbacks of futures run in whatever order the callbacks do, which differs between ranks
+and ends in mismatched collectives. A lane performs one job after the other instead.
+"""
+
+import atexit
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire.errors import ThinwireError, WorldError
+from thinwire.worlds.distributed import Distributed
+
+Job = Callable[[Distributed], Tensor]
+
+_OPEN: "weakref.WeakSet[Lane]" = weakref.WeakSet()
+
+
+class Lane:
+    """Performs jobs in the order they were queued. After a failure every later job fails with the same cause."""
+
+    def __init__(self, group: dist.ProcessGroup | None, timeout: timedelta | None) -> None:
+        ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
+        self.world = Distributed(dist.new_group(ranks, timeout=timeout))
+        self.broken: BaseException | None = None
+        self._jobs: queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor], Tensor] | None] = queue.SimpleQueue()
+        # A daemon, so that an exception in the main thread can always end the process; `close` joins it in order.
+        self._thread = threading.Thread(target=_work, args=(self._jobs, weakref.ref(self)), daemon=True, name="thinwire")
+        self._thread.start()
+        _OPEN.add(self)
+
+    def queue(self, job: Job, like: Tensor) -> "torch.futures.Future[Tensor]":
+        """A future of what the job returns; `like` tells on which device."""
+        devices = [like.device] if like.device.type != "cpu" else None
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+        if not self._thread.is_alive():
+            raise WorldError(f"rank {self.world.rank}: this model's thinwire handle is closed; attach again to train on.")
+        self._jobs.put((_on_stream(job, like), future, like))
+        return future
+
+    def close(self, wait: float = 5.0) -> None:
+        """End the thread; what is still queued is finished first, unless a peer keeps it waiting."""
+        self._jobs.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(wait)
+
+
+def _work(jobs: "queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor], Tensor] | None]", lane: "weakref.ref[Lane]") -> None:
+    while (item := jobs.get()) is not None:
+        job, future, _ = item
+        owner = lane()
+        if owner is None:
+            return
+        try:
+            if owner.broken is not None:
+                raise WorldError(f"rank {owner.world.rank}: an earlier bucket failed ({owner.broken})")
+            future.set_result(job(owner.world))
+        except Exception as reason:
+            owner.broken = owner.broken or reason
+            # only RuntimeErrors cross from a future into backward() with their message
+            future.set_exception(reason if isinstance(reason, RuntimeError) else _as_runtime(reason))
+        del item, job, future, owner
+
+
+def _as_runtime(reason: Exception) -> RuntimeError:
+    kind = type(reason).__name__ if not isinstance(reason, ThinwireError) else ""
+    error = WorldError(f"{kind}: {reason}" if kind else str(reason))
+    error.__cause__ = reason
+    return error
+
+
+def _on_stream(job: Job, like: Tensor) -> Job:
+    """On an accelerator, a job runs on a stream of its own behind what the caller's stream has queued so far."""
+    if like.device.type == "cpu":
+        return job
+    module = torch.get_device_module(like.device)
+    ready = module.current_stream(like.device).record_event()
+
+    def run(world: Distributed) -> Tensor:
+        stream = module.Stream(device=like.device)
+        with module.stream(stream):
+            stream.wait_event(ready)
+            result = job(world)
+            result.record_stream(stream)
+            return result
+
+    return run
+
+
+@atexit.register
+def _close_all() -> None:
+    for lane in list(_OPEN):
+        lane.close(wait=1.0)
