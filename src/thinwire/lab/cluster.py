@@ -31,7 +31,7 @@ class Lab:
         self.spec = LabSpec(hosts=hosts, links=links, latency=latency)
         self.name = keeper.lab_name(next(_lab_numbers))
         self._process_numbers = itertools.count()
-        self._marks: dict[int, str] = {}
+        self._running: dict[int, tuple[subprocess.Popen[bytes], str]] = {}  # by pid, with the mark
         self._keeper: subprocess.Popen[str] | None = None
         self._holders: list[int] = []
         self._in_user_namespace = False
@@ -95,7 +95,7 @@ class Lab:
             pass_fds=pass_fds,
             start_new_session=True,
         )
-        self._marks[process.pid] = mark
+        self._running[process.pid] = (process, mark)
         return process
 
     def launch(
@@ -122,7 +122,7 @@ class Lab:
             while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
                 time.sleep(0.02)
         finally:
-            marks = {self._marks.pop(process.pid, "") for process in processes}
+            marks = {self._running.pop(process.pid)[1] for process in processes if process.pid in self._running}
             keeper.kill_marked(lambda mark: mark in marks)
             for process in processes:
                 process.wait()
@@ -134,6 +134,9 @@ class Lab:
         keeping, self._keeper = self._keeper, None
         keeper.kill_marked(lambda mark: mark.startswith(f"{self.name}."))
         keeping.communicate()
+        for process, _ in self._running.values():
+            process.wait()
+        self._running.clear()
         self._holders.clear()
 
     def _start_keeper(self) -> None:

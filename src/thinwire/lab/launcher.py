@@ -180,8 +180,7 @@ def _wait(lab: Lab, jobs: Sequence["subprocess.Popen[bytes]"], output: _Output, 
             if job.returncode != 0 and first_failure == 0:
                 first_failure = job.returncode if job.returncode > 0 else 128 - job.returncode
                 deadline = time.monotonic() + grace
-    if running:
-        lab.end(running)
+    lab.end(jobs)  # also what a script has left running behind torchrun's back, so that the pipes come to an end
     while output.pump(0.0):
         continue
     return first_failure
@@ -218,7 +217,10 @@ def _signals_raise() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise _Stopped(number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # nohup stays nohup
+            signal.signal(number, stop)
     try:
         yield
     finally:

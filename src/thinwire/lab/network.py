@@ -32,9 +32,14 @@ def switch_address() -> str:
 
 
 def hosts_table(num_hosts: int) -> str:
-    """An /etc/hosts in which every host's name leads to its address on the shaped link."""
+    """An /etc/hosts in which every host's name leads to its address on the shaped link.
+
+    The mapped addresses are what torch's dual-stack sockets look up; without them it warns about each connection.
+    """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
-    return "\n".join(lines + [f"{host_address(host)} host{host}" for host in range(num_hosts)]) + "\n"
+    for host in range(num_hosts):
+        lines += [f"{host_address(host)} host{host}", f"::ffff:{host_address(host)} host{host}.lab"]
+    return "\n".join(lines) + "\n"
 
 
 def burst_bytes(rate: int) -> int:
@@ -68,9 +73,10 @@ def wiring(spec: LabSpec, switch: int, holders: Sequence[int]) -> list[tuple[int
     The delay is put on the sending side only: a packet passes one such queue on its way, so one way takes the given
     time and a round trip twice that.
     """
+    bridge = ["name", "bridge0", "type", "bridge", "forward_delay", "0", "mcast_snooping", "0"]
     commands = [
         (switch, ["ip", "link", "set", "lo", "up"]),
-        (switch, ["ip", "link", "add", "name", "bridge0", "type", "bridge", "forward_delay", "0", "mcast_snooping", "0"]),
+        (switch, ["ip", "link", "add", *bridge]),
         (switch, ["ip", "link", "set", "bridge0", "addrgenmode", "none", "up"]),
         (switch, ["ip", "address", "add", f"{switch_address()}/24", "dev", "bridge0"]),
     ]

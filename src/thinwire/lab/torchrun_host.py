@@ -3,6 +3,7 @@
 torchrun itself always ends with 1 and a long report. Runs as a script of its own, started by the launcher.
 """
 
+import importlib
 import sys
 
 
@@ -10,10 +11,10 @@ def main(argv: list[str]) -> int:
     """Runs torchrun; its first failing worker decides the exit code, as in a shell (128 + signal)."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import parse_args, run
 
+    torchrun = importlib.import_module("torch.distributed.run")
     try:
-        run(parse_args(argv))
+        torchrun.run(torchrun.parse_args(argv))
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         code = failure.exitcode
