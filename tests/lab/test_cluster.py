@@ -138,7 +138,8 @@ def test_a_killed_launcher_leaves_nothing_behind(links: str, keeper: str) -> Non
     if keeper == "is stopped":
         os.kill(int(keeper_pid), signal.SIGSTOP)
     launcher.kill()
-    launcher.communicate()
+    launcher.wait()
+    launcher.stdout.close()
     if keeper == "is stopped":
         assert len(left()) >= 3
         with Lab(hosts=1):  # the next lab, whatever its links, clears up first
