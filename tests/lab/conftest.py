@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.lab import Lab, LabError
+from thinwire.lab import why_no_thin_links
 from thinwire.lab.keeper import marked_processes
 
 
@@ -16,10 +16,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def namespaces() -> None:
-    try:
-        with Lab(hosts=1, links="1gbit"):
-            pass
-    except LabError as error:
+    if (error := why_no_thin_links()) is not None:
         pytest.skip(f"no labs here: {error}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.lab import Lab, LabError, LabSpec, measure_links
+from thinwire.lab import Lab, LabError, LabSpec, measure_links, why_no_thin_links
 from thinwire.lab.keeper import marked_processes
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("nothing_left")]
@@ -42,10 +42,7 @@ def test_a_host_knows_its_name_its_address_and_our_folder(tmp_path: Path, monkey
 def test_links_carry_their_rate(user: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if user == "user namespace":
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-        try:
-            with Lab(hosts=1, links="1gbit"):
-                pass
-        except LabError as error:
+        if (error := why_no_thin_links()) is not None:
             pytest.skip(f"no user namespaces here: {error}")
     speeds = measure_links(LabSpec(hosts=2, links="100mbit"), seconds=0.6)
     assert [speed.host for speed in speeds] == [0, 1]
@@ -106,6 +103,18 @@ def test_an_exception_takes_the_lab_down() -> None:
 def test_a_host_that_is_not_there_is_refused() -> None:
     with Lab(hosts=2) as lab, pytest.raises(LabError, match="hosts 0 to 1, not 2"):
         lab.popen(2, ["true"])
+
+
+def test_a_machine_that_forbids_namespaces_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for tool in ("ip", "tc", "nsenter"):
+        (tmp_path / tool).symlink_to("/bin/true")
+    (tmp_path / "unshare").write_text("#!/bin/sh\necho 'unshare: not permitted' >&2; exit 1\n")
+    (tmp_path / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    error = why_no_thin_links()
+    assert error is not None
+    assert "unshare: not permitted" in str(error)
+    assert "--link none" in str(error)
 
 
 def test_a_lab_that_is_down_starts_nothing() -> None:

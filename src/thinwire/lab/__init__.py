@@ -1,6 +1,6 @@
 """A cluster of hosts joined by thin links on one machine, and torchrun on it."""
 
-from thinwire.lab.cluster import Lab
+from thinwire.lab.cluster import Lab, why_no_thin_links
 from thinwire.lab.keeper import remove_leftovers
 from thinwire.lab.launcher import run
 from thinwire.lab.measure import LinkSpeed, measure_links
@@ -17,4 +17,5 @@ __all__ = [
     "remove_leftovers",
     "run",
     "show_rate",
+    "why_no_thin_links",
 ]

@@ -197,3 +197,12 @@ class Lab:
         holder = self._holders[0 if place == "switch" else place + 1]
         # Entering a mount namespace leads to its root folder.
         return [*self._namespaces_of(holder, "--mount", "--net", "--uts"), "env", f"--chdir={os.getcwd()}"]
+
+
+def why_no_thin_links() -> LabError | None:
+    """Tries the smallest lab: None when this machine can shape links, otherwise the error with the remedy."""
+    try:
+        with Lab(hosts=1, links="1gbit"):
+            return None
+    except LabError as error:
+        return error
