@@ -3,9 +3,12 @@
 from thinwire._version import __version__
 from thinwire.core.average import Turn
 from thinwire.core.codec import Codec
+from thinwire.core.plan import Plan, Rule
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.ddp.hook import Handle, attach
+from thinwire.ddp.loop import GradientState, average_gradients
 from thinwire.errors import CodecError, StateError, ThinwireError, WireError, WorldError
 from thinwire.presets import PRESETS
 from thinwire.stages import STAGES
@@ -32,10 +35,14 @@ __all__ = [
     "Elias",
     "Encoded",
     "Feedback",
+    "GradientState",
+    "Handle",
     "Huffman",
     "Integers",
     "Outcome",
+    "Plan",
     "RangeFloat",
+    "Rule",
     "Scene",
     "Sign",
     "Size",
@@ -51,6 +58,8 @@ __all__ = [
     "WireError",
     "WorldError",
     "__version__",
+    "attach",
     "average",
+    "average_gradients",
     "simulate",
 ]

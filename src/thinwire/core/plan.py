@@ -45,7 +45,8 @@ class Rule:
 
     def to_dict(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"match": self.match, "codec": str(self.codec)}
-        shown |= {k: getattr(self, k) for k in ("dim", "min_numel", "max_numel", "dtype") if getattr(self, k) is not None}
+        conditions = {k: getattr(self, k) for k in ("dim", "min_numel", "max_numel", "dtype")}
+        shown |= {k: v for k, v in conditions.items() if v is not None}
         return shown | ({"small": True} if self.small else {})
 
 
@@ -161,7 +162,7 @@ def _yaml(text: str) -> Any:
 
 def _toml(text: str) -> Any:
     try:
-        import tomllib
+        import tomllib  # type: ignore[import-not-found, unused-ignore]
     except ModuleNotFoundError as missing:  # Python 3.10
         raise CodecError("plans in TOML need Python 3.11; use YAML or JSON.") from missing
     return tomllib.loads(text)

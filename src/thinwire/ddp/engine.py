@@ -49,7 +49,8 @@ class Engine:
         """Another plan from the next step on; what is held for a parameter stays held."""
         self.plan = plan
         self.decisions = {d.name: d for d in plan.decisions(parameters)}
-        self.slots = {name: Slot(residual=slot.residual) for name, slot in self.slots.items() if slot.residual is not None}
+        held = {name: slot.residual for name, slot in self.slots.items() if slot.residual is not None}
+        self.slots = {name: Slot(residual=residual) for name, residual in held.items()}
 
     def codec(self, name: str) -> Codec:
         """The codec of a parameter in this step."""

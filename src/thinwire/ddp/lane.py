@@ -32,7 +32,9 @@ class Lane:
         self.broken: BaseException | None = None
         self._jobs: queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor], Tensor] | None] = queue.SimpleQueue()
         # A daemon, so that an exception in the main thread can always end the process; `close` joins it in order.
-        self._thread = threading.Thread(target=_work, args=(self._jobs, weakref.ref(self)), daemon=True, name="thinwire")
+        self._thread = threading.Thread(
+            target=_work, args=(self._jobs, weakref.ref(self)), daemon=True, name="thinwire"
+        )
         self._thread.start()
         _OPEN.add(self)
 
@@ -41,7 +43,9 @@ class Lane:
         devices = [like.device] if like.device.type != "cpu" else None
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         if not self._thread.is_alive():
-            raise WorldError(f"rank {self.world.rank}: this model's thinwire handle is closed; attach again to train on.")
+            raise WorldError(
+                f"rank {self.world.rank}: this model's thinwire handle is closed; attach again to train on."
+            )
         self._jobs.put((_on_stream(job, like), future, like))
         return future
 
@@ -52,7 +56,9 @@ class Lane:
             self._thread.join(wait)
 
 
-def _work(jobs: "queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor], Tensor] | None]", lane: "weakref.ref[Lane]") -> None:
+def _work(
+    jobs: "queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor], Tensor] | None]", lane: "weakref.ref[Lane]"
+) -> None:
     while (item := jobs.get()) is not None:
         job, future, _ = item
         owner = lane()

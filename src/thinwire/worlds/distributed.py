@@ -12,7 +12,17 @@ from torch import Tensor
 from thinwire.core.average import Turn
 from thinwire.core.average import average as average_rounds
 from thinwire.core.codec import Codec
-from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, AllToAll, Broadcast, Op, Rounds, SendRecv, received_bytes
+from thinwire.core.ops import (
+    LENGTH_BYTES,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Op,
+    Rounds,
+    SendRecv,
+    received_bytes,
+)
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import WireError, WorldError

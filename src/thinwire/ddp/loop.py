@@ -1,0 +1,80 @@
+"""Averaging gradients in a loop of one's own, without DistributedDataParallel."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from thinwire._version import __version__
+from thinwire.core.plan import Plan
+from thinwire.ddp.engine import Engine, Piece, check_agreement
+from thinwire.ddp.hook import PlanLike
+from thinwire.ddp.saving import load_engine, save_engine
+from thinwire.errors import StateError
+from thinwire.worlds.distributed import Distributed
+
+
+class GradientState:
+    """What `average_gradients` remembers between steps: one a model; save it with the model."""
+
+    def __init__(self, *, seed: int = 0, group: dist.ProcessGroup | None = None) -> None:
+        self.seed = seed
+        self.group = group
+        self.engine: Engine | None = None
+        self._waiting: Mapping[str, Any] | None = None
+
+    def bind(self, model: nn.Module, plan: Plan, world: Distributed) -> Engine:
+        """The engine for this model and plan; the first call compares the ranks, and takes over a loaded state."""
+        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if self.engine is None:
+            layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
+            facts = {
+                "the thinwire version": __version__,
+                "the plan": str(plan),
+                "the parameters": layout,
+                "seed": self.seed,
+            }
+            check_agreement(world, facts)
+            self.engine = Engine.of(plan, trained, self.seed)
+            if self._waiting is not None:
+                load_engine(self.engine, world, self._waiting)
+                self._waiting = None
+        elif str(self.engine.plan) != str(plan):
+            self.engine.use(plan, trained)
+        return self.engine
+
+    def metrics(self) -> dict[str, Any]:
+        return self.engine.meter.last if self.engine is not None else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's memory; save it on every rank."""
+        if self.engine is None:
+            raise StateError("there is nothing to save yet: average_gradients has not been called with this state.")
+        return save_engine(self.engine, Distributed(self.group))
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on where a run stopped; it is checked against the model at the next average_gradients."""
+        if self.engine is None:
+            self._waiting = saved
+        else:
+            load_engine(self.engine, Distributed(self.group), saved)
+
+
+def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) -> None:
+    """Replace every parameter's gradient by its mean over the ranks, compressed as the plan says.
+
+    Call it between backward() and optimizer.step(), on all ranks, with parameters that got no gradient on this rank
+    counted as zero.
+    """
+    world = Distributed(state.group)
+    engine = state.bind(model, plan if isinstance(plan, Plan) else Plan.parse(plan), world)
+    pieces = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = parameter.detach().new_zeros(parameter.shape)
+            pieces.append(Piece(name, parameter.grad, parameter.detach()))
+    engine.average(pieces, world)
+    engine.step += 1
+    engine.meter.close(engine.step - 1, world.ranks, 0.0)
