@@ -1,7 +1,7 @@
 """The bucketed quantisers, compiled where possible; `reference.quantise` says what they compute.
 
-Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes scales
-and packed codes straight into a message; `*_decode` reads them from one and overwrites or adds to `out`;
+Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes
+scales and packed codes straight into a message; `*_decode` reads them from one and overwrites or adds to `out`;
 `*_dequantise` does so from plain codes. Bytes may lie at any address. `key` and `base` (position of element 0) fix
 the random draws.
 """
@@ -70,15 +70,15 @@ def check_levels(levels: Tensor, bits: int) -> None:
 
 def _check_data(x: Tensor) -> None:
     if x.dtype != torch.float32 or x.dim() != 1:
-        raise CodecError(f"quantisers take float32 vectors, not {x.dtype} with {x.dim()} dimensions; flatten and convert")
+        raise CodecError(f"quantisers take float32 vectors, not {x.dtype} in {x.dim()} dimensions; flatten and convert")
 
 
 def _check_scales(scheme: str, scales: Tensor, numel: int, bucket: int) -> None:
     size = _SCALE_BYTES[scheme] * bucket_count(numel, bucket)
     if scales.dtype != torch.uint8 or scales.numel() != size:
         raise WireError(
-            f"{numel} elements in buckets of {bucket} have {size} bytes of scales, but {scales.numel()} of {scales.dtype}"
-            " came; the message is truncated or of another codec"
+            f"{numel} elements in buckets of {bucket} have {size} bytes of scales, but {scales.numel()} of"
+            f" {scales.dtype} came; the message is truncated or of another codec"
         )
 
 
