@@ -120,10 +120,24 @@ struct TableLevels {
     float numerator() const { return 1.0f; }
     int32_t level(float r, uint32_t drawn) const {
         int32_t j = 0;
-        for (int32_t step = kSize / 2; step >= 1; step /= 2) j += step & mask_of(table[j + step] <= r);
-        j = std::min(j, last - 1);
-        const float chance = (r - table[j]) / (table[j + 1] - table[j]);
+        uint32_t low = to_bits(table[0]), high = to_bits(table[1]);
+        if (kSize <= 16) {  // compare with all: no lookup, so the loop over elements vectorises
+            for (int k = 1; k < kSize - 1; k++) {
+                const int32_t passed = mask_of(table[k] <= r) & mask_of(k < last);
+                j -= passed;
+                low = pick(passed, table[k], low);
+                high = pick(passed, table[k + 1], high);
+            }
+        } else {
+            for (int32_t step = kSize / 2; step >= 1; step /= 2) j += step & mask_of(table[j + step] <= r);
+            j = std::min(j, last - 1);
+            low = to_bits(table[j]), high = to_bits(table[j + 1]);
+        }
+        const float chance = (r - to_float(low)) / (to_float(high) - to_float(low));
         return j - mask_of(uniform24(drawn) < chance);
+    }
+    static uint32_t pick(int32_t mask, float yes, uint32_t no) {
+        return no ^ ((to_bits(yes) ^ no) & static_cast<uint32_t>(mask));
     }
     float of(uint32_t level) const { return table[level]; }
 };

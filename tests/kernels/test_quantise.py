@@ -211,6 +211,13 @@ def test_pieces_round_like_the_whole() -> None:
     assert torch.equal(torch.cat(pieces), whole)
 
 
+def test_keys_and_positions_wrap_around() -> None:
+    x = torch.randn(100, generator=torch.Generator().manual_seed(3))
+    given, _ = quantise.uniform_symbols(x, 4, 128, "max", -1, 2**40 + 5)
+    wrapped, _ = quantise.uniform_symbols(x, 4, 128, "max", 2**64 - 1, 5)
+    assert torch.equal(given, wrapped)
+
+
 def test_sign_means_minimise_the_error() -> None:
     x = torch.randn(50, generator=torch.Generator().manual_seed(0))
     symbols, scales = quantise.sign_symbols(x, 50)

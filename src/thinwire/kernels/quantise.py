@@ -42,7 +42,7 @@ __all__ = [
     "uniform_symbols",
 ]
 
-_MASK32 = 0xFFFFFFFF
+_MASK32, _MASK64 = 2**32 - 1, 2**64 - 1
 _NO_LEVELS = torch.empty(0)
 _SCALE_BYTES = {"uniform": 4, "exponential": 4, "levels": 4, "sign": 8}
 
@@ -105,7 +105,7 @@ def _symbols(
         return _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
     symbols = torch.empty(x.numel(), dtype=torch.uint8)
     scales = torch.empty(_SCALE_BYTES[scheme] * bucket_count(x.numel(), bucket), dtype=torch.uint8)
-    native.quantise_symbols(scheme, x, levels, bits, bucket, norm == "l2", key, base & _MASK32, scales, symbols)
+    native.quantise_symbols(scheme, x, levels, bits, bucket, norm == "l2", key & _MASK64, base & _MASK32, scales, symbols)
     return symbols, scales
 
 
@@ -123,7 +123,7 @@ def _encode(
         coded = _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
         reference.pack_into(*coded, bits, scales, packed)
     else:
-        native.quantise_encode(scheme, x, levels, bits, bucket, norm == "l2", key, base & _MASK32, scales, packed)
+        native.quantise_encode(scheme, x, levels, bits, bucket, norm == "l2", key & _MASK64, base & _MASK32, scales, packed)
 
 
 def _dequantise(
