@@ -42,9 +42,13 @@ __all__ = [
     "uniform_symbols",
 ]
 
-_MASK32, _MASK64 = 2**32 - 1, 2**64 - 1
 _NO_LEVELS = torch.empty(0)
 _SCALE_BYTES = {"uniform": 4, "exponential": 4, "levels": 4, "sign": 8}
+
+
+def _draw(key: int, base: int) -> tuple[int, int]:
+    """Key and position as the compiled kernels take them: 64 and 32 bits, wrapped like in the reference."""
+    return key & (2**64 - 1), base & (2**32 - 1)
 
 
 def _check_options(scheme: str, levels: Tensor, bits: int, bucket: int, norm: str) -> None:
@@ -105,7 +109,7 @@ def _symbols(
         return _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
     symbols = torch.empty(x.numel(), dtype=torch.uint8)
     scales = torch.empty(_SCALE_BYTES[scheme] * bucket_count(x.numel(), bucket), dtype=torch.uint8)
-    native.quantise_symbols(scheme, x, levels, bits, bucket, norm == "l2", key & _MASK64, base & _MASK32, scales, symbols)
+    native.quantise_symbols(scheme, x, levels, bits, bucket, norm == "l2", *_draw(key, base), scales, symbols)
     return symbols, scales
 
 
@@ -123,7 +127,7 @@ def _encode(
         coded = _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
         reference.pack_into(*coded, bits, scales, packed)
     else:
-        native.quantise_encode(scheme, x, levels, bits, bucket, norm == "l2", key & _MASK64, base & _MASK32, scales, packed)
+        native.quantise_encode(scheme, x, levels, bits, bucket, norm == "l2", *_draw(key, base), scales, packed)
 
 
 def _dequantise(
