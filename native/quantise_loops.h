@@ -47,6 +47,15 @@ inline int32_t select(int32_t mask, int32_t yes, int32_t no) { return no ^ ((yes
 
 inline float uniform24(uint32_t bits) { return static_cast<float>(static_cast<int32_t>(bits >> 8)) * 0x1p-24f; }
 
+// Ask for the block that a later pass will read first: reading for the scale and computing codes then overlap.
+inline void fetch_block(const float *x) {
+#if defined(__GNUC__)
+    for (size_t i = 0; i < kBlock; i += 16) __builtin_prefetch(x + i);
+#else
+    (void)x;
+#endif
+}
+
 #include "quantise_pack.h"
 #include "quantise_sums.h"
 #include "quantise_schemes.h"

@@ -1,9 +1,23 @@
-// Blocks of symbols <-> bytes. A block is held as low bytes and, above 8 bits, high bytes.
+// Blocks of symbols <-> bytes. A block is held as low bytes and, above 8 bits, high bytes. Encoders fill `codes`
+// first: a loop that narrows what it computes narrows every intermediate value as well.
 
 struct Block {
     alignas(64) uint8_t low[kBlock];
     alignas(64) uint8_t high[kBlock];
+    alignas(64) int32_t codes[kBlock];
 };
+
+inline void narrow(const int32_t *__restrict codes, size_t count, int shift, uint8_t *__restrict bytes) {
+    for (size_t i = 0; i < count; i++) bytes[i] = static_cast<uint8_t>(codes[i] >> shift);
+}
+
+inline void narrow_codes(Block &block, size_t count, int bits) {
+    if (count == kBlock)  // a constant length needs no code for the rest
+        narrow(block.codes, kBlock, 0, block.low);
+    else
+        narrow(block.codes, count, 0, block.low);
+    if (bits > 8) narrow(block.codes, count, 8, block.high);
+}
 
 constexpr uint64_t kEveryByte = 0x0101010101010101u;
 

@@ -30,13 +30,12 @@ struct RangeIndex {
 };
 
 // Codes of n elements; counts those beyond the end points.
-template <bool Wide, bool Stochastic>
+template <bool Stochastic>
 int32_t range_run(const Range &how, const float *__restrict x, size_t n, Draw draw, Block &block) {
     const RangeIndex grid(how);
     const int32_t positives = how.positives, negatives = how.negatives;
     const int32_t end_p = grid.end(positives), end_n = grid.end(negatives);
-    uint8_t *__restrict low = block.low;
-    uint8_t *__restrict high = block.high;
+    int32_t *__restrict codes = block.codes;
     int32_t saturated = 0;
     for (uint32_t i = 0; i < static_cast<uint32_t>(n); i++) {
         const uint32_t bits = to_bits(x[i]), magnitude = bits & kMagnitude;
@@ -44,22 +43,19 @@ int32_t range_run(const Range &how, const float *__restrict x, size_t n, Draw dr
         int32_t index = Stochastic ? grid.stochastic(magnitude, hash32(draw, i)) : grid.nearest(magnitude);
         index = std::min(index, select(negative, negatives, positives));
         saturated -= mask_of(static_cast<int32_t>(magnitude) > select(negative, end_n, end_p));
-        const int32_t code = index + (positives & negative & mask_of(index > 0));
-        low[i] = static_cast<uint8_t>(code);
-        if (Wide) high[i] = static_cast<uint8_t>(code >> 8);
+        codes[i] = index + (positives & negative & mask_of(index > 0));
     }
     return saturated;
 }
 
 int64_t range_encode(const Range &how, const float *x, size_t n, Draw draw, Symbols to) {
     Block block;
-    const bool wide = how.bits > 8;
-    const auto run = how.stochastic ? (wide ? range_run<true, true> : range_run<false, true>)
-                                    : (wide ? range_run<true, false> : range_run<false, false>);
+    const auto run = how.stochastic ? range_run<true> : range_run<false>;
     int64_t saturated = 0;
     for (size_t at = 0; at < n; at += kBlock) {
         const size_t count = std::min(kBlock, n - at);
         saturated += run(how, x + at, count, {draw.low + static_cast<uint32_t>(at), draw.high}, block);
+        narrow_codes(block, count, how.bits);
         put_block(block, at, count, how.bits, to);
     }
     return saturated;

@@ -1,6 +1,6 @@
 // The four schemes with scales a bucket. Each is a struct with
 //   open(x, count, width, scales)   the scales of the bucket that starts here, stored, and what `run` needs of them
-//   run(x, n, position, codes)      codes of n elements of the open bucket
+//   run(x, n, position, codes)      codes of n elements of the open bucket, n up to 512
 //   load(scales)                    the scales of a bucket, for
 //   value(code)                     what a code stands for
 
@@ -46,9 +46,9 @@ struct SignMagnitude {
         opened.open(scale, magnitude.numerator());
     }
 
-    void run(const float *x, size_t n, uint32_t position, uint8_t *codes) const {
+    void run(const float *x, size_t n, uint32_t position, int32_t *codes) const {
         if (!opened.codes) {
-            std::memset(codes, 0, n);
+            std::memset(codes, 0, n * sizeof(int32_t));
         } else if (opened.lift == 1.0f) {
             run_lifted(x, n, position, codes);
         } else {
@@ -58,16 +58,16 @@ struct SignMagnitude {
         }
     }
 
-    void run_lifted(const float *__restrict x, size_t n, uint32_t position, uint8_t *__restrict codes) const {
+    void run_lifted(const float *__restrict x, size_t n, uint32_t position, int32_t *__restrict codes) const {
         const float factor = opened.factor;
         const M m = magnitude;
         const Draw d = {draw.low + position, draw.high};
-        const int shift = 31 - sign_shift;
+        const int32_t sign_bit = 1 << sign_shift;
         for (uint32_t i = 0; i < static_cast<uint32_t>(n); i++) {
             const uint32_t bits = to_bits(x[i]);
             const int32_t level = m.level(to_float(bits & kMagnitude) * factor, hash32(d, i));
-            const uint32_t sign = (bits & kSign) >> shift;
-            codes[i] = static_cast<uint8_t>(level | (static_cast<int32_t>(sign) & mask_of(level > 0)));
+            const int32_t sign = (static_cast<int32_t>(bits) >> 31) & sign_bit;
+            codes[i] = level | (sign & mask_of(level > 0));
         }
     }
 
@@ -109,20 +109,35 @@ struct PowersOfTwo {
     }
 };
 
+template <int Bits>
 struct TableLevels {
-    float table[128];  // filled up with the last level, which a search never passes
+    static constexpr int kSize = 1 << (Bits - 1);
+    float table[kSize];  // filled up with the last level
     int32_t last;
-    int32_t half;
-    explicit TableLevels(const Scaled &how) : last(how.level_count - 1), half((1 << (how.bits - 1)) / 2) {
-        for (int i = 0; i < 128; i++) table[i] = how.levels[std::min(i, last)];
+    explicit TableLevels(const Scaled &how) : last(how.level_count - 1) {
+        for (int i = 0; i < kSize; i++) table[i] = how.levels[std::min(i, last)];
     }
     float numerator() const { return 1.0f; }
     int32_t level(float r, uint32_t drawn) const {
         int32_t j = 0;
-        for (int32_t step = half; step >= 1; step /= 2) j = table[j + step] <= r ? j + step : j;
-        j = std::min(j, last - 1);
-        const float chance = (r - table[j]) / (table[j + 1] - table[j]);
+        uint32_t low = to_bits(table[0]), high = to_bits(table[1]);
+        if (kSize <= 16) {  // compare with all: no lookup, so the loop over elements vectorises
+            for (int k = 1; k < kSize - 1; k++) {
+                const int32_t passed = mask_of(table[k] <= r) & mask_of(k < last);
+                j -= passed;
+                low = pick(passed, table[k], low);
+                high = pick(passed, table[k + 1], high);
+            }
+        } else {
+            for (int32_t step = kSize / 2; step >= 1; step /= 2) j += step & mask_of(table[j + step] <= r);
+            j = std::min(j, last - 1);
+            low = to_bits(table[j]), high = to_bits(table[j + 1]);
+        }
+        const float chance = (r - to_float(low)) / (to_float(high) - to_float(low));
         return j - mask_of(uniform24(drawn) < chance);
+    }
+    static uint32_t pick(int32_t mask, float yes, uint32_t no) {
+        return no ^ ((to_bits(yes) ^ no) & static_cast<uint32_t>(mask));
     }
     float of(uint32_t level) const { return table[level]; }
 };
@@ -155,12 +170,12 @@ struct SignMeans {
         store_scale(scales + 4, above);
     }
 
-    void run(const float *x, size_t n, uint32_t, uint8_t *codes) const {
+    void run(const float *x, size_t n, uint32_t, int32_t *codes) const {
         if (!finite) {
-            std::memset(codes, 0, n);
+            std::memset(codes, 0, n * sizeof(int32_t));
             return;
         }
-        for (size_t i = 0; i < n; i++) codes[i] = static_cast<uint8_t>(-mask_of(x[i] >= 0.0f));
+        for (size_t i = 0; i < n; i++) codes[i] = -mask_of(x[i] >= 0.0f);
     }
 
     void load(const uint8_t *scales) {
@@ -171,14 +186,18 @@ struct SignMeans {
     float value(uint32_t code) const { return code & 1 ? above : below; }
 };
 
+constexpr size_t kFarthest = 32768;  // elements: a part of the second-level cache
+
 template <class S>
 void encode_as(const Scaled &how, const float *x, size_t n, Draw draw, uint8_t *scales, const Symbols &to) {
     S scheme(how, draw);
     Block block;
     const size_t width = std::min(how.bucket, n);
+    const size_t ahead = std::min(std::max(width, kBlock), kFarthest);
     size_t left = 0;  // elements of the open bucket still to come
     for (size_t at = 0; at < n; at += kBlock) {
         const size_t count = std::min(kBlock, n - at);
+        if (n - at >= ahead + kBlock) fetch_block(x + at + ahead);
         for (size_t done = 0; done < count;) {
             if (left == 0) {
                 left = std::min(width, n - at - done);
@@ -186,10 +205,11 @@ void encode_as(const Scaled &how, const float *x, size_t n, Draw draw, uint8_t *
                 scales += S::scale_bytes;
             }
             const size_t run = std::min(left, count - done);
-            scheme.run(x + at + done, run, static_cast<uint32_t>(at + done), block.low + done);
+            scheme.run(x + at + done, run, static_cast<uint32_t>(at + done), block.codes + done);
             done += run;
             left -= run;
         }
+        narrow_codes(block, count, how.bits);
         put_block(block, at, count, how.bits, to);
     }
 }
@@ -226,11 +246,26 @@ void decode_as(const Scaled &how, const uint8_t *scales, const Symbols &from, fl
     }
 }
 
+template <int Bits>
+using Table = SignMagnitude<TableLevels<Bits>>;
+
+void encode_table(const Scaled &how, const float *x, size_t n, Draw draw, uint8_t *scales, const Symbols &to) {
+    switch (how.bits) {
+        case 2: return encode_as<Table<2>>(how, x, n, draw, scales, to);
+        case 3: return encode_as<Table<3>>(how, x, n, draw, scales, to);
+        case 4: return encode_as<Table<4>>(how, x, n, draw, scales, to);
+        case 5: return encode_as<Table<5>>(how, x, n, draw, scales, to);
+        case 6: return encode_as<Table<6>>(how, x, n, draw, scales, to);
+        case 7: return encode_as<Table<7>>(how, x, n, draw, scales, to);
+        default: return encode_as<Table<8>>(how, x, n, draw, scales, to);
+    }
+}
+
 void encode(const Scaled &how, const float *x, size_t n, Draw draw, uint8_t *scales, Symbols to) {
     switch (how.scheme) {
         case Scheme::uniform: return encode_as<SignMagnitude<UniformLevels>>(how, x, n, draw, scales, to);
         case Scheme::exponential: return encode_as<SignMagnitude<PowersOfTwo>>(how, x, n, draw, scales, to);
-        case Scheme::levels: return encode_as<SignMagnitude<TableLevels>>(how, x, n, draw, scales, to);
+        case Scheme::levels: return encode_table(how, x, n, draw, scales, to);
         case Scheme::sign: return encode_as<SignMeans>(how, x, n, draw, scales, to);
     }
 }
@@ -239,7 +274,7 @@ void decode(const Scaled &how, const uint8_t *scales, Symbols from, float *out, 
     switch (how.scheme) {
         case Scheme::uniform: return decode_as<SignMagnitude<UniformLevels>>(how, scales, from, out, n, add);
         case Scheme::exponential: return decode_as<SignMagnitude<PowersOfTwo>>(how, scales, from, out, n, add);
-        case Scheme::levels: return decode_as<SignMagnitude<TableLevels>>(how, scales, from, out, n, add);
+        case Scheme::levels: return decode_as<Table<8>>(how, scales, from, out, n, add);
         case Scheme::sign: return decode_as<SignMeans>(how, scales, from, out, n, add);
     }
 }

@@ -18,7 +18,14 @@ inline size_t power_of_two_from(size_t width) {
     return power;
 }
 
+inline void add_to(double *__restrict v, const double *__restrict w, size_t n) {
+    for (size_t i = 0; i < n; i++) v[i] += w[i];
+}
+
 inline double fold(double *v, size_t width) {
+    for (; width > 8; width /= 2) {  // a multiple of 8 leaves no rest to the vector loop
+        for (size_t i = 0; i < width / 2; i += 8) add_to(v + i, v + i + width / 2, 8);
+    }
     for (size_t h = width / 2; h >= 1; h /= 2)
         for (size_t i = 0; i < h; i++) v[i] += v[i + h];
     return v[0];
@@ -40,14 +47,13 @@ template <class F>
 double sum_node(const float *x, size_t count, size_t span, size_t width) {
     if (span == 1 && count == kRun && width == kRun) return sum_full_run<F>(x);
     double v[kRun];
-    for (size_t i = 0; i < width; i++) {
-        if (i * span >= count)
-            v[i] = 0.0;
-        else if (span == 1)
-            v[i] = F::of(x[i]);
-        else
-            v[i] = sum_node<F>(x + i * span, std::min(span, count - i * span), span / kRun, kRun);
-    }
+    size_t filled = 0;
+    if (span == 1)
+        for (; filled < count; filled++) v[filled] = F::of(x[filled]);
+    else
+        for (size_t at = 0; at < count; at += span)
+            v[filled++] = sum_node<F>(x + at, std::min(span, count - at), span / kRun, kRun);
+    for (; filled < width; filled++) v[filled] = 0.0;
     return fold(v, width);
 }
 

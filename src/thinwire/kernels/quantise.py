@@ -1,7 +1,7 @@
 """The bucketed quantisers, compiled where possible; `reference.quantise` says what they compute.
 
-Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes scales
-and packed codes straight into a message; `*_decode` reads them from one and overwrites or adds to `out`;
+Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes
+scales and packed codes straight into a message; `*_decode` reads them from one and overwrites or adds to `out`;
 `*_dequantise` does so from plain codes. Bytes may lie at any address. `key` and `base` (position of element 0) fix
 the random draws.
 """
@@ -42,9 +42,13 @@ __all__ = [
     "uniform_symbols",
 ]
 
-_MASK32 = 0xFFFFFFFF
 _NO_LEVELS = torch.empty(0)
 _SCALE_BYTES = {"uniform": 4, "exponential": 4, "levels": 4, "sign": 8}
+
+
+def _draw(key: int, base: int) -> tuple[int, int]:
+    """Key and position as the compiled kernels take them: 64 and 32 bits, wrapped like in the reference."""
+    return key & (2**64 - 1), base & (2**32 - 1)
 
 
 def _check_options(scheme: str, levels: Tensor, bits: int, bucket: int, norm: str) -> None:
@@ -70,17 +74,15 @@ def check_levels(levels: Tensor, bits: int) -> None:
 
 def _check_data(x: Tensor) -> None:
     if x.dtype != torch.float32 or x.dim() != 1:
-        raise CodecError(
-            f"quantisers take float32 vectors, not {x.dtype} with {x.dim()} dimensions; flatten and convert"
-        )
+        raise CodecError(f"quantisers take float32 vectors, not {x.dtype} in {x.dim()} dimensions; flatten and convert")
 
 
 def _check_scales(scheme: str, scales: Tensor, numel: int, bucket: int) -> None:
     size = _SCALE_BYTES[scheme] * bucket_count(numel, bucket)
     if scales.dtype != torch.uint8 or scales.numel() != size:
         raise WireError(
-            f"{numel} elements in buckets of {bucket} have {size} bytes of scales, but {scales.numel()} of {scales.dtype}"
-            " came; the message is truncated or of another codec"
+            f"{numel} elements in buckets of {bucket} have {size} bytes of scales, but {scales.numel()} of"
+            f" {scales.dtype} came; the message is truncated or of another codec"
         )
 
 
@@ -107,7 +109,7 @@ def _symbols(
         return _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
     symbols = torch.empty(x.numel(), dtype=torch.uint8)
     scales = torch.empty(_SCALE_BYTES[scheme] * bucket_count(x.numel(), bucket), dtype=torch.uint8)
-    native.quantise_symbols(scheme, x, levels, bits, bucket, norm == "l2", key, base & _MASK32, scales, symbols)
+    native.quantise_symbols(scheme, x, levels, bits, bucket, norm == "l2", *_draw(key, base), scales, symbols)
     return symbols, scales
 
 
@@ -125,7 +127,7 @@ def _encode(
         coded = _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
         reference.pack_into(*coded, bits, scales, packed)
     else:
-        native.quantise_encode(scheme, x, levels, bits, bucket, norm == "l2", key, base & _MASK32, scales, packed)
+        native.quantise_encode(scheme, x, levels, bits, bucket, norm == "l2", *_draw(key, base), scales, packed)
 
 
 def _dequantise(

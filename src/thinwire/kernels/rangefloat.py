@@ -20,6 +20,8 @@ __all__ = [
     "rangefloat_symbols",
 ]
 
+_MASK32, _MASK64 = 2**32 - 1, 2**64 - 1
+
 
 def _check(x: Tensor, bits: int, mantissa: int, rounding: str) -> None:
     check_format(bits, mantissa)
@@ -40,7 +42,7 @@ def rangefloat_symbols(
         return reference.rangefloat_symbols(x, bits, mantissa, grid, rounding, key, base)
     symbols = torch.empty(x.numel(), dtype=symbol_dtype(bits))
     stochastic = rounding == "stochastic"
-    saturated: int = native.range_symbols(x, bits, mantissa, *grid, stochastic, key, base & 0xFFFFFFFF, symbols)
+    saturated: int = native.range_symbols(x, bits, mantissa, *grid, stochastic, key & _MASK64, base & _MASK32, symbols)
     return symbols, saturated
 
 
@@ -57,7 +59,7 @@ def rangefloat_encode(
         packed_out.copy_(pack(symbols, bits))
         return saturated
     stochastic = rounding == "stochastic"
-    found: int = native.range_encode(x, bits, mantissa, *grid, stochastic, key, base & 0xFFFFFFFF, packed_out)
+    found: int = native.range_encode(x, bits, mantissa, *grid, stochastic, key & _MASK64, base & _MASK32, packed_out)
     return found
 
 

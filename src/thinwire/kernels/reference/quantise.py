@@ -64,6 +64,10 @@ def tree_sum(rows: Tensor) -> Tensor:
     return rows.view(count)
 
 
+def _l2(rows: Tensor) -> Tensor:
+    return tree_sum(rows.double().square()).sqrt().clamp(max=_LARGEST).float()
+
+
 def bucket_scales(x: Tensor, bucket: int, norm: Norm) -> Tensor:
     """The largest magnitude or the L2 norm of each bucket, float32 [count]; NaN for a bucket that is not finite.
 
@@ -73,11 +77,7 @@ def bucket_scales(x: Tensor, bucket: int, norm: Norm) -> Tensor:
     """
     rows = in_buckets(x, bucket)
     finite = torch.isfinite(rows).all(1)
-    if norm == "max":
-        scale = rows.abs().amax(1)
-    else:
-        scale = tree_sum(rows.double().square()).sqrt().clamp(max=_LARGEST).float()
-    return torch.where(finite, scale, torch.nan)
+    return torch.where(finite, rows.abs().amax(1) if norm == "max" else _l2(rows), torch.nan)
 
 
 def scales_to_bytes(scales: Tensor) -> Tensor:
@@ -89,7 +89,8 @@ def scales_from_bytes(data: Tensor, count: int) -> Tensor:
     """float32 [count] from bytes at any address."""
     if data.numel() != 4 * count:
         raise WireError(
-            f"{count} scales are {4 * count} bytes, but {data.numel()} came; the message is truncated or of another codec"
+            f"{count} scales are {4 * count} bytes, but {data.numel()} came;"
+            " the message is truncated or of another codec"
         )
     return data.clone().view(torch.float32)
 
@@ -132,9 +133,8 @@ def uniform_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, 
     """scale * (level * float32(1 / s)); the top level gives the scale exactly for every s in use."""
     s = 2 ** (bits - 1) - 1
     magnitude = (symbols.to(torch.int32) & s).float() * single(1 / s)
-    write_signed(
-        symbols, magnitude, scales_from_bytes(scales, bucket_count(out.numel(), bucket)), bits, bucket, out, add
-    )
+    found = scales_from_bytes(scales, bucket_count(out.numel(), bucket))
+    write_signed(symbols, magnitude, found, bits, bucket, out, add)
 
 
 def exponential_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int) -> tuple[Tensor, Tensor]:
@@ -158,15 +158,14 @@ def exponential_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: i
     top = 2 ** (bits - 1) - 1
     index = symbols.to(torch.int32) & top
     magnitude = torch.where(index > 0, (index + (127 - top)) << 23, 0).to(torch.int32).view(torch.float32)
-    write_signed(
-        symbols, magnitude, scales_from_bytes(scales, bucket_count(out.numel(), bucket)), bits, bucket, out, add
-    )
+    found = scales_from_bytes(scales, bucket_count(out.numel(), bucket))
+    write_signed(symbols, magnitude, found, bits, bucket, out, add)
 
 
 def levels_symbols(
     x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int
 ) -> tuple[Tensor, Tensor]:
-    """Unbiased rounding to any table 0 = l_0 < ... < l_L = 1: up from l_j with probability (r - l_j) / (l_j+1 - l_j)."""
+    """Unbiased rounding to any table 0 = l_0 < ... < l_L = 1: up from l_j at the rate (r - l_j) / (l_j+1 - l_j)."""
     scales = bucket_scales(x, bucket, norm)
     drawn = uniform24(hash32(key, base, x.numel(), x.device))
     ratio = scaled_magnitudes(x, scales, bucket, 1.0)

@@ -44,9 +44,7 @@ def check_format(bits: int, mantissa: int) -> None:
     if not 4 <= bits <= 16:
         raise CodecError(f"a range float has 4 to 16 bits, not {bits}; choose bits in that range")
     if not 0 <= mantissa <= bits - 3:
-        raise CodecError(
-            f"a range float of {bits} bits has 0 to {bits - 3} mantissa bits, not {mantissa}; choose fewer"
-        )
+        raise CodecError(f"a range float of {bits} bits has 0 to {bits - 3} mantissa bits, not {mantissa}")
 
 
 def _top_key(magnitude: float, mantissa: int) -> int:
@@ -66,9 +64,7 @@ def rangefloat_grid(bits: int, mantissa: int, minimum: float, maximum: float) ->
     """
     check_format(bits, mantissa)
     if not (minimum <= maximum and abs(minimum) < float("inf") and abs(maximum) < float("inf")):
-        raise CodecError(
-            f"a range float needs a finite range, not [{minimum}, {maximum}]; check the data before encoding"
-        )
+        raise CodecError(f"a range float needs a finite range, not [{minimum}, {maximum}]; check the data first")
     top_p, top_n = _top_key(maximum, mantissa), _top_key(-minimum, mantissa)
     codes = 2**bits - 1
     if not (top_p and top_n):
@@ -116,7 +112,9 @@ def rangefloat_symbols(
     return codes.to(symbol_dtype(bits)), int((magnitude > end).sum())
 
 
-def rangefloat_dequantise(symbols: Tensor, bits: int, mantissa: int, grid: RangeGrid, out: Tensor, add: bool) -> None:
+def rangefloat_dequantise(
+    symbols: Tensor, bits: int, mantissa: int, grid: RangeGrid, out: Tensor, add: bool
+) -> None:
     """Values of codes, written to `out` or added to it; a code above the last one counts as the last one."""
     check_format(bits, mantissa)
     code = symbols.to(torch.int32).clamp(max=grid.positives + grid.negatives)
