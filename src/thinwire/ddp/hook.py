@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from thinwire.ddp.saving import load_engine, save_engine
 from thinwire.errors import StateError, ThinwireError, WorldError
 from thinwire.worlds.distributed import Distributed
 
+Bucket: TypeAlias = "torch.futures.Future[Tensor]"
 PlanLike = Plan | Codec | Stage | str | Path | Mapping[str, Any] | Sequence[Any]
 
 
@@ -125,11 +126,11 @@ class Handle:
         """Write every step's numbers to a TensorBoard SummaryWriter (or anything with add_scalar)."""
         from thinwire.ddp.showing import scalars
 
-        self.on_step.append(
-            lambda metrics: (
-                [writer.add_scalar(f"{prefix}/{k}", v, metrics["step"]) for k, v in scalars(metrics)] and None
-            )
-        )
+        def write(metrics: dict[str, Any]) -> None:
+            for name, value in scalars(metrics):
+                writer.add_scalar(f"{prefix}/{name}", value, metrics["step"])
+
+        self.on_step.append(write)
 
     def use(self, plan: PlanLike) -> None:
         """Another codec or plan from the next step on; call it on all ranks after the same step."""
@@ -161,18 +162,16 @@ class Handle:
 
     # What DDP asks.
 
-    def _on_bucket(self, bucket: dist.GradBucket) -> "torch.futures.Future[Tensor]":
-        buffer = bucket.buffer()
+    def _on_bucket(self, bucket: Any) -> "Bucket":
+        buffer: Tensor = bucket.buffer()
         if self.headroom:
             done: torch.futures.Future[Tensor] = torch.futures.Future()
             done.set_result(buffer)
             return done
         if bucket.index() == 0:
             self._follow_loss_scale()
-        pieces = [
-            Piece(self._names[id(p)], g, p.detach())
-            for p, g in zip(bucket.parameters(), bucket.gradients(), strict=True)
-        ]
+        pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
+        pieces = [Piece(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
         lane = self._lanes[bucket.index() % len(self._lanes)]
         future = lane.queue(lambda world: self._average(pieces, world, buffer), buffer)
         self._pending.append(future)
@@ -187,12 +186,12 @@ class Handle:
             names = ", ".join(p.name for p in pieces[:4]) + (", ..." if len(pieces) > 4 else "")
             raise WorldError(f"{reason} [rank {world.rank}, step {self.engine.step}, averaging {names}]") from reason
         if self.check and self.engine.step % self.check == 0:
-            self._fingerprint ^= zlib.crc32(buffer.detach().cpu().contiguous().view(torch.uint8).numpy())
+            data = buffer.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            with self.engine.meter.lock:  # buckets of both lanes meet here
+                self._fingerprint ^= zlib.crc32(data)
         return buffer
 
-    def _last(
-        self, future: "torch.futures.Future[Tensor]", lane: Lane, buffer: Tensor
-    ) -> "torch.futures.Future[Tensor]":
+    def _last(self, future: "Bucket", lane: Lane, buffer: Tensor) -> "Bucket":
         """End the step behind all of its buckets; its own lane waits for the others."""
         ready, others, self._pending = time.perf_counter(), self._pending[:-1], []
 

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from thinwire.errors import ThinwireError, WorldError
 from thinwire.worlds.distributed import Distributed
 
 Job = Callable[[Distributed], Tensor]
+Jobs: TypeAlias = "queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor]] | None]"
 
 _OPEN: "weakref.WeakSet[Lane]" = weakref.WeakSet()
 
@@ -30,23 +32,21 @@ class Lane:
         ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
         self.world = Distributed(dist.new_group(ranks, timeout=timeout))
         self.broken: BaseException | None = None
-        self._jobs: queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor], Tensor] | None] = queue.SimpleQueue()
+        self._jobs: Jobs = queue.SimpleQueue()
         # A daemon, so that an exception in the main thread can always end the process; `close` joins it in order.
-        self._thread = threading.Thread(
-            target=_work, args=(self._jobs, weakref.ref(self)), daemon=True, name="thinwire"
-        )
+        args = (self._jobs, weakref.ref(self))
+        self._thread = threading.Thread(target=_work, args=args, daemon=True, name="thinwire")
         self._thread.start()
         _OPEN.add(self)
+        weakref.finalize(self, self._jobs.put, None)  # a forgotten lane ends its thread
 
     def queue(self, job: Job, like: Tensor) -> "torch.futures.Future[Tensor]":
         """A future of what the job returns; `like` tells on which device."""
-        devices = [like.device] if like.device.type != "cpu" else None
+        devices: list[int | str | torch.device] | None = [like.device] if like.device.type != "cpu" else None
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         if not self._thread.is_alive():
-            raise WorldError(
-                f"rank {self.world.rank}: this model's thinwire handle is closed; attach again to train on."
-            )
-        self._jobs.put((_on_stream(job, like), future, like))
+            raise WorldError(f"rank {self.world.rank}: this thinwire handle is closed; attach to a new DDP model.")
+        self._jobs.put((_on_stream(job, like), future))
         return future
 
     def close(self, wait: float = 5.0) -> None:
@@ -56,11 +56,9 @@ class Lane:
             self._thread.join(wait)
 
 
-def _work(
-    jobs: "queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor], Tensor] | None]", lane: "weakref.ref[Lane]"
-) -> None:
+def _work(jobs: Jobs, lane: "weakref.ref[Lane]") -> None:
     while (item := jobs.get()) is not None:
-        job, future, _ = item
+        job, future = item
         owner = lane()
         if owner is None:
             return
@@ -71,7 +69,8 @@ def _work(
         except Exception as reason:
             owner.broken = owner.broken or reason
             # only RuntimeErrors cross from a future into backward() with their message
-            future.set_exception(reason if isinstance(reason, RuntimeError) else _as_runtime(reason))
+            error: Any = reason if isinstance(reason, RuntimeError) else _as_runtime(reason)
+            future.set_exception(error)
         del item, job, future, owner
 
 

@@ -29,13 +29,8 @@ class GradientState:
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if self.engine is None:
             layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
-            facts = {
-                "the thinwire version": __version__,
-                "the plan": str(plan),
-                "the parameters": layout,
-                "seed": self.seed,
-            }
-            check_agreement(world, facts)
+            facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
+            check_agreement(world, {**facts, "the seed": self.seed})
             self.engine = Engine.of(plan, trained, self.seed)
             if self._waiting is not None:
                 load_engine(self.engine, world, self._waiting)

@@ -1,5 +1,6 @@
 """What a step cost: bytes, rounds, seconds, and how much was lost."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,6 +77,7 @@ class Meter:
 
     def __init__(self, every: int = 10) -> None:
         self.every = every
+        self.lock = threading.Lock()  # buckets of several lanes are booked at the same time
         self.current = Step()
         self.last: dict[str, Any] = {}
 
@@ -90,18 +92,20 @@ class Meter:
         began = time.perf_counter()
         yield
         spent, after = time.perf_counter() - began, world.counters()
-        now = self.current
-        now.sent += after.sent - before.sent
-        now.received += after.received - before.received
-        now.rounds += after.rounds - before.rounds
         communicate = after.seconds - before.seconds
         encode = after.first_seconds - before.first_seconds
-        now.communicate_seconds += communicate
-        now.encode_seconds += encode
-        now.decode_seconds += max(0.0, spent - communicate - encode)
+        with self.lock:
+            now = self.current
+            now.sent += after.sent - before.sent
+            now.received += after.received - before.received
+            now.rounds += after.rounds - before.rounds
+            now.communicate_seconds += communicate
+            now.encode_seconds += encode
+            now.decode_seconds += max(0.0, spent - communicate - encode)
 
     def note(self, codec: str, elements: int, notes: dict[str, float]) -> None:
-        self.current.groups.setdefault(codec, Tally()).add(elements, notes)
+        with self.lock:
+            self.current.groups.setdefault(codec, Tally()).add(elements, notes)
 
     def close(self, step: int, ranks: int, exposed: float) -> dict[str, Any]:
         """End the step and return its figures."""
