@@ -14,7 +14,9 @@ def magnitude_keys(x: Tensor) -> Tensor:
 def expect_flat(x: Tensor) -> None:
     """Selection works on the flat float32 values of a tensor."""
     if x.dtype != torch.float32 or x.dim() != 1:
-        raise CodecError(f"Selection needs a flat float32 tensor, not {x.dtype} of {x.dim()} dimensions; convert it first.")
+        raise CodecError(
+            f"Selection needs a flat float32 tensor, not {x.dtype} of {x.dim()} dimensions; convert it first."
+        )
 
 
 def expect_count(k: int, numel: int) -> None:
@@ -51,6 +53,8 @@ def above(x: Tensor, value: float) -> Tensor:  # [numel] -> [count]
 
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor) -> None:
     """out[indices[i]] += values[i], in place; positions are unique."""
-    if indices.shape != values.shape or (indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < len(out)):
+    if indices.shape != values.shape or (
+        indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < len(out)
+    ):
         raise CodecError("Every value needs a position inside the tensor; check indices and values.")
     out.index_add_(0, indices, values)
