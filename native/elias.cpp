@@ -65,7 +65,8 @@ Sizes measure(const uint8_t *symbols, size_t n, Layout layout) {
     Sizes sizes;
     for (int v = 0; v < 1 << layout.bits; v++) {
         const uint64_t here = counts[0][v] + counts[1][v] + counts[2][v] + counts[3][v];
-        if (here && !layout.legal(uint8_t(v))) throw CodecError("A symbol is minus zero; write level zero without a sign.");
+        if (here && !layout.legal(uint8_t(v)))
+            throw CodecError("A symbol is minus zero; write level zero without a sign.");
         sizes.dense += here * layout.dense_word(uint8_t(v)).length;
         if (v == 0) continue;
         sizes.sparse += here * layout.sparse_word(uint8_t(v)).length;

@@ -190,3 +190,11 @@ def test_damaged_messages_never_do_harm(bits: int) -> None:
             assert found.numel() == n
             assert int(found.max()) < 2**bits
             assert not bool((found == 1 << bits - 1).any())
+
+
+def test_strided_views_are_coded_like_copies() -> None:
+    symbols = levelled(600, 4, 0.3, 1.0, 2)
+    message = coders.elias_encode(symbols[::2], 4)
+    assert torch.equal(message, coders.elias_encode(symbols[::2].contiguous(), 4))
+    strided = torch.stack([message, message], 1)[:, 0]
+    assert torch.equal(coders.elias_decode(strided, 300, 4), symbols[::2])

@@ -168,3 +168,12 @@ def test_damaged_messages_never_do_harm() -> None:
             assert int(found[0]) >= 0
             assert int(found[-1]) < n
             assert bool((found.diff() > 0).all())
+
+
+def test_strided_views_are_packed_like_copies() -> None:
+    for density in (0.01, 0.1, 0.9):
+        positions = support(3000, density, 1)
+        message = coders.pack_indices(torch.stack([positions, positions], 1)[:, 0], 3000)
+        assert torch.equal(message, coders.pack_indices(positions, 3000))
+        strided = torch.stack([message, message], 1)[:, 0]
+        assert torch.equal(coders.unpack_indices(strided, 3000), positions)

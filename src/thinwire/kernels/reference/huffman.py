@@ -231,7 +231,5 @@ def huffman_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes]
     elif tag == CONSTANT and received.numel() == 2 and int(received[1]) >> bits == 0:
         symbols = received[1:].repeat(numel)
     else:
-        raise WireError(
-            f"A Huffman message starts with an unknown tag {tag} or value; the sender uses another format."
-        )
+        raise WireError(f"A Huffman message starts with an unknown tag {tag} or value; the sender uses another format.")
     return symbols.to(message.device)
