@@ -1,71 +1,19 @@
 // Elias omega coding of sign-magnitude symbols, as QSGD sends them: gaps and levels (sparse) or every level (dense).
 #include <algorithm>
 #include <array>
-#include <mutex>
 
-#include "wire.h"
+#include "omega.h"
 
 namespace thinwire {
 namespace {
 
 enum Tag : uint8_t { kStored = 0, kSparse = 1, kDense = 2 };
 constexpr size_t kSparseHeader = 5;  // tag, count
-constexpr int kPeek = 12;            // bits looked up at once
-
-struct Word {
-    uint64_t code;
-    int length;
-};
-
-// binary(k), before it the binary of its length less one, and so on down to 1; a zero ends it.
-Word omega(uint64_t k) {
-    Word w{0, 1};
-    while (k > 1) {
-        const int width = 64 - __builtin_clzll(k);
-        w.code |= k << w.length;
-        w.length += width;
-        k = uint64_t(width - 1);
-    }
-    return w;
-}
-
-constexpr uint64_t kSmall = 256;
-
-const std::array<Word, kSmall> &small_words() {
-    static const std::array<Word, kSmall> words = [] {
-        std::array<Word, kSmall> all{};
-        for (uint64_t k = 1; k < kSmall; k++) all[k] = omega(k);
-        return all;
-    }();
-    return words;
-}
-
-inline Word omega_of(const std::array<Word, kSmall> &words, uint64_t k) { return k < kSmall ? words[k] : omega(k); }
-
-struct Layout {
-    int bits;
-    uint8_t sign, most;  // the sign bit; the highest level
-
-    explicit Layout(int b) : bits(b), sign(uint8_t(1u << (b - 1))), most(uint8_t((1u << (b - 1)) - 1)) {}
-
-    // Sparse: sign, omega(level). Dense: omega(level + 1), sign unless the level is zero.
-    Word sparse_word(uint8_t symbol) const {
-        Word w = omega(symbol & most);
-        w.code |= uint64_t((symbol & sign) != 0) << w.length++;
-        return w;
-    }
-    Word dense_word(uint8_t symbol) const {
-        Word w = omega(uint64_t(symbol & most) + 1);
-        if (symbol) w = {w.code << 1 | ((symbol & sign) != 0), w.length + 1};
-        return w;
-    }
-    bool legal(uint8_t symbol) const { return symbol >> bits == 0 && symbol != sign; }
-};
 
 class BitWriter {
   public:
     BitWriter(uint8_t *at, uint8_t *end) : at_(at), end_(end) {}
-    void put(Word w) {  // at most 57 bits
+    void put(Word w) {  // at most 56 bits
         held_ |= w.code << (64 - bits_ - w.length);
         bits_ += w.length;
         if (end_ - at_ >= 8) {
@@ -117,7 +65,8 @@ Sizes measure(const uint8_t *symbols, size_t n, Layout layout) {
     Sizes sizes;
     for (int v = 0; v < 1 << layout.bits; v++) {
         const uint64_t here = counts[0][v] + counts[1][v] + counts[2][v] + counts[3][v];
-        if (here && !layout.legal(uint8_t(v))) throw CodecError("A symbol is minus zero; write level zero without a sign.");
+        if (here && !layout.legal(uint8_t(v)))
+            throw CodecError("A symbol is minus zero; write level zero without a sign.");
         sizes.dense += here * layout.dense_word(uint8_t(v)).length;
         if (v == 0) continue;
         sizes.sparse += here * layout.sparse_word(uint8_t(v)).length;
@@ -133,8 +82,13 @@ void write_sparse(const uint8_t *symbols, size_t n, Layout layout, BitWriter out
     for (int v = 1; v < 1 << layout.bits; v++) levels[v] = layout.sparse_word(uint8_t(v));
     const auto &words = small_words();
     each_nonzero(symbols, n, [&](uint64_t gap, uint8_t symbol) {
-        const Word first = omega_of(words, gap), second = levels[symbol];
-        out.put({first.code << second.length | second.code, first.length + second.length});  // 43 + 14 bits at most
+        const Word level = levels[symbol];
+        if (gap < kSmall) {
+            out.put({words[gap].code << level.length | level.code, words[gap].length + level.length});
+        } else {
+            out.put(omega(gap));
+            out.put(level);
+        }
     });
 }
 
@@ -142,76 +96,6 @@ void write_dense(const uint8_t *symbols, size_t n, Layout layout, BitWriter out)
     std::array<Word, 256> words{};
     for (int v = 0; v < 1 << layout.bits; v++) words[v] = layout.dense_word(uint8_t(v));
     for (size_t i = 0; i < n; i++) out.put(words[symbols[i]]);
-}
-
-// Reads one omega code at bit `at`; a value of 2^33 or more belongs to no message.
-uint64_t read_omega(Bytes m, uint64_t *at) {
-    uint64_t value = 1;
-    for (;;) {
-        const uint64_t w = window_msb(m, *at);
-        if (w >> 63 == 0) {
-            ++*at;
-            return value;
-        }
-        if (value > 32) throw WireError("An Elias code is longer than any number here; resend the message.");
-        *at += value + 1;
-        value = w >> (63 - value);
-    }
-}
-
-struct Entry {
-    uint8_t symbols[4];
-    uint8_t count, length;  // count 0: the first code is longer than the window
-};
-using DenseTable = std::array<Entry, 1 << kPeek>;
-
-// All the symbols, up to four, whose dense codes lie whole in the window.
-Entry dense_entry(uint32_t window, Layout layout) {
-    Entry entry{};
-    uint8_t bytes[8] = {};
-    const uint64_t w = __builtin_bswap64(uint64_t(window) << (64 - kPeek));
-    std::memcpy(bytes, &w, 8);
-    for (uint64_t at = 0; entry.count < 4;) {
-        const Bytes m{bytes, 8};
-        uint64_t level = 0;
-        try {
-            level = read_omega(m, &at) - 1;
-        } catch (const WireError &) {
-            return entry;
-        }
-        const uint64_t sign = level ? window_msb(m, at++) >> 63 : 0;
-        if (at > kPeek || level > layout.most) return entry;
-        entry.symbols[entry.count++] = uint8_t(level | (sign ? layout.sign : 0));
-        entry.length = uint8_t(at);
-    }
-    return entry;
-}
-
-const DenseTable &dense_table(Layout layout) {
-    static DenseTable tables[9];
-    static std::once_flag built[9];
-    std::call_once(built[layout.bits], [&] {
-        for (uint32_t w = 0; w < 1 << kPeek; w++) tables[layout.bits][w] = dense_entry(w, layout);
-    });
-    return tables[layout.bits];
-}
-
-struct ShortCode {
-    uint8_t value, length;  // length 0: longer than the window
-};
-using OmegaTable = std::array<ShortCode, 1 << kPeek>;
-
-const OmegaTable &omega_table() {
-    static const OmegaTable table = [] {
-        OmegaTable all{};
-        for (uint8_t k = 1; omega(k).length <= kPeek; k++) {
-            const Word w = omega(k);
-            const uint64_t first = w.code << (kPeek - w.length);
-            std::fill_n(all.begin() + first, size_t(1) << (kPeek - w.length), ShortCode{k, uint8_t(w.length)});
-        }
-        return all;
-    }();
-    return table;
 }
 
 constexpr char kOutside[] = "An Elias message has a level or a position that cannot be; resend it.";

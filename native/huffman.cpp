@@ -109,7 +109,8 @@ struct StreamWriter {
 };
 
 template <int G>
-inline __attribute__((always_inline)) void write_streams(const uint8_t *symbols, size_t n, int bits, const Plan &plan, uint8_t *out) {
+inline __attribute__((always_inline)) void write_streams(const uint8_t *symbols, size_t n, int bits, const Plan &plan,
+                                                         uint8_t *out) {
     const auto words = code_words(plan.lengths, plan.alphabet);
     StreamWriter w[kStreams];
     for (int s = 0; s < kStreams; s++) {
@@ -126,7 +127,8 @@ inline __attribute__((always_inline)) void write_streams(const uint8_t *symbols,
 #pragma GCC unroll 4
             for (int s = 0; s < kStreams; s++) {
 #pragma GCC unroll 4
-                for (int r = 0; r < kRounds; r++) w[s].put(words[gather<G>(symbols + (i + r * kStreams + s) * G, bits)]);
+                for (int r = 0; r < kRounds; r++)
+                    w[s].put(words[gather<G>(symbols + (i + r * kStreams + s) * G, bits)]);
                 w[s].flush();
             }
         }
@@ -165,12 +167,14 @@ Coded open_message(Bytes m, int bits) {
     Lengths lengths{};
     size_t at = 2 + read_lengths({m.data + 2, m.size - 2}, alphabet, lengths);
     fill_table(lengths, alphabet, coded.table);
+    const int mask = (1 << bits) - 1;
     for (int v = 0; v < alphabet; v++)
-        for (int j = 0; j < coded.group; j++) coded.spelled[v] |= uint64_t(v >> (j * bits) & ((1 << bits) - 1)) << (8 * j);
+        for (int j = 0; j < coded.group; j++) coded.spelled[v] |= uint64_t(v >> (j * bits) & mask) << (8 * j);
     uint64_t sizes[kStreams - 1] = {};
     for (uint64_t &size : sizes) {
         for (int shift = 0;; shift += 7) {
-            if (at >= m.size || shift > 28) throw WireError("A Huffman message has no valid stream lengths; resend it.");
+            if (at >= m.size || shift > 28)
+                throw WireError("A Huffman message has no valid stream lengths; resend it.");
             size |= uint64_t(m.data[at] & 127) << shift;
             if (m.data[at++] < 128) break;
         }
@@ -194,7 +198,10 @@ inline __attribute__((always_inline)) size_t read_turns(const Coded &coded, size
     size_t i = 0;
     for (;;) {
         size_t turns = (whole - i) / kTurn;
-        for (uint64_t bit : p) turns = std::min(turns, size < (bit >> 3) + 8 ? 0 : (size - 8 - (bit >> 3)) / kRoundBytes + 1);
+        for (uint64_t bit : p) {
+            const size_t needed = size_t(bit >> 3) + 8;
+            turns = std::min(turns, size < needed ? 0 : (size - needed) / kRoundBytes + 1);
+        }
         if (turns == 0) break;
         for (; turns > 0; turns--, i += kTurn) {
             uint64_t w[kStreams];
@@ -236,7 +243,8 @@ void read_coded(Bytes m, size_t n, int bits, uint8_t *out) {
         const uint64_t spelled = coded.spelled[entry >> 8];
         const size_t some = std::min(group, n - i * group);
         std::memcpy(out + i * group, &spelled, some);
-        if (some < group && spelled >> (8 * some)) throw WireError("A Huffman message pads its last group with symbols; resend it.");
+        if (some < group && spelled >> (8 * some))
+            throw WireError("A Huffman message pads its last group with symbols; resend it.");
     }
     for (int s = 0; s < kStreams; s++) expect_end({m.data, coded.start[s + 1]}, at[s], false);
 }

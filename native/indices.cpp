@@ -172,7 +172,8 @@ size_t count_indices(Bytes m, uint64_t numel) {
     size_t count = 0;
     if (m.data[0] == kBitmap) {
         if (body.size != (numel + 7) / 8) throw WireError("A bitmap of positions has the wrong length; resend it.");
-        for (size_t byte = 0; byte < body.size; byte += 8) count += size_t(__builtin_popcountll(load_padded(body, byte)));
+        for (size_t byte = 0; byte < body.size; byte += 8)
+            count += size_t(__builtin_popcountll(load_padded(body, byte)));
     } else if (m.data[0] == kRaw) {
         if (body.size % 4) throw WireError("Raw positions take four bytes each; resend the message.");
         count = body.size / 4;

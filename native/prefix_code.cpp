@@ -35,7 +35,8 @@ class NibbleReader {
         return nibble;
     }
     size_t end() {
-        if (count_ % 2 && take()) throw WireError("The padding behind the code lengths is not zero; resend the message.");
+        if (count_ % 2 && take())
+            throw WireError("The padding behind the code lengths is not zero; resend the message.");
         return count_ / 2;
     }
 
@@ -153,7 +154,8 @@ size_t read_lengths(Bytes m, int alphabet, Lengths &lengths) {
             kraft += length ? 1u << (kMaxLength - length) : 0;
         }
     }
-    if (kraft != 1u << kMaxLength) throw WireError("The code lengths of a Huffman message form no complete code; resend it.");
+    if (kraft != 1u << kMaxLength)
+        throw WireError("The code lengths of a Huffman message form no complete code; resend it.");
     return nibbles.end();
 }
 

@@ -37,6 +37,12 @@ inline __attribute__((always_inline)) bool any_at_least(const float *x, uint32_t
     return uint32_t(most) >= low;
 }
 
+inline __attribute__((always_inline)) bool has_key(const float *x, size_t some, uint32_t key) {
+    uint32_t same = 0;
+    for (size_t j = 0; j < some; j++) same += key_of(x[j]) == key;
+    return same > 0;
+}
+
 // Appends the position and key of everything at or above `low`; returns room+1 or more when there is too much of it.
 THINWIRE_CLONES size_t collect(const float *x, size_t n, uint32_t low, uint32_t *where, uint32_t *keys, size_t room) {
     size_t found = 0;
@@ -54,17 +60,18 @@ THINWIRE_CLONES size_t collect(const float *x, size_t n, uint32_t low, uint32_t 
     return found;
 }
 
-// Counts the keys above `high` and keeps those from `low` to `high`; more than room of them means that the guess is poor.
+// Counts the keys above `high` and keeps those from `low` to `high`; more than `room` of them means a poor guess.
 THINWIRE_CLONES size_t collect_band(const float *x, size_t n, Bracket in, uint32_t *band, size_t room, size_t *above) {
     size_t found = 0, more = 0;
     for (size_t i = 0; i < n && found <= room; i += kBlock) {
+        const size_t end = std::min(n, i + kBlock);
         uint32_t block_more = 0;
-        for (size_t j = i; j < std::min(n, i + kBlock); j++) {
+        for (size_t j = i; j < end; j++) {
             const uint32_t key = key_of(x[j]);
             band[found] = key;
-            found += (key >= in.low) & (key <= in.high);
-            block_more += key > in.high;
+            found += key - in.low <= in.high - in.low;
         }
+        for (size_t j = i; j < end; j++) block_more += int32_t(key_of(x[j])) > int32_t(in.high);
         more += block_more;
     }
     *above = more;
@@ -97,12 +104,19 @@ THINWIRE_CLONES void write_choice(const float *x, size_t n, Choice choice, int64
         const bool near_end = k - found <= kBlock;
         int64_t *to = near_end ? spare : out + found;
         size_t here = 0;
-        for (size_t j = i; j < i + some; j++) {
-            const uint32_t key = key_of(x[j]);
-            const size_t tie = (key == choice.key) & (ties > 0);
-            to[here] = int64_t(j);
-            here += size_t(key > choice.key) | tie;
-            ties -= tie;
+        if (ties > 0 && has_key(x + i, some, choice.key)) {
+            for (size_t j = i; j < i + some; j++) {
+                const uint32_t key = key_of(x[j]);
+                const size_t tie = (key == choice.key) & (ties > 0);
+                to[here] = int64_t(j);
+                here += size_t(key > choice.key) | tie;
+                ties -= tie;
+            }
+        } else {
+            for (size_t j = i; j < i + some; j++) {
+                to[here] = int64_t(j);
+                here += key_of(x[j]) > choice.key;
+            }
         }
         if (near_end) std::copy(spare, spare + std::min(here, k - found), out + found);
         found += here;
@@ -158,7 +172,8 @@ Choice choose_by_radix(const float *x, size_t n, size_t k) {
         }
         uint32_t digit = digits - 1;
         for (;; digit--) {
-            const size_t here = histogram[digit] + histogram[2048 + digit] + histogram[4096 + digit] + histogram[6144 + digit];
+            size_t here = 0;
+            for (uint32_t turn = 0; turn < 4; turn++) here += histogram[turn * 2048 + digit];
             if (here >= k || digit == 0) break;
             k -= here;
         }

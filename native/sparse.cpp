@@ -35,7 +35,8 @@ void scatter_add(FloatsOut out, Positions indices, Floats values) {
     const int64_t *at = indices.data();
     bool inside = values.size() == count;
     for (size_t i = 0; i < count; i++) inside &= uint64_t(at[i]) < n;
-    if (!inside) throw thinwire::CodecError("Every value needs a position inside the tensor; check indices and values.");
+    if (!inside)
+        throw thinwire::CodecError("Every value needs a position inside the tensor; check indices and values.");
     for (size_t i = 0; i < count; i++) out.data()[at[i]] += values.data()[i];
 }
 

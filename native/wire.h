@@ -10,7 +10,8 @@
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "thinwire's kernels need a little-endian machine");
 
 // Compiled twice and chosen when the module is loaded, so that one build runs everywhere and fast on today's CPUs.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(THINWIRE_ONE_TARGET)
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(THINWIRE_ONE_TARGET)
 #define THINWIRE_CLONES __attribute__((target_clones("arch=haswell", "default")))
 #else
 #define THINWIRE_CLONES
@@ -63,7 +64,8 @@ inline uint64_t window_msb(Bytes m, uint64_t at) { return __builtin_bswap64(load
 
 // The bits of a stream must reach into its last byte, and what is left of that byte must be zero.
 inline void expect_end(Bytes m, uint64_t at, bool msb) {
-    if ((at + 7) >> 3 != m.size) throw WireError("A bit stream ends before or after its last code; resend the message.");
+    if ((at + 7) >> 3 != m.size)
+        throw WireError("A bit stream ends before or after its last code; resend the message.");
     if ((at & 7) && (msb ? window_msb(m, at) : window(m, at)))
         throw WireError("The padding behind a bit stream is not zero; resend the message.");
 }

@@ -172,7 +172,7 @@ class Handle:
             self._follow_loss_scale()
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
         pieces = [Piece(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
-        lane = self._lanes[bucket.index() % len(self._lanes)]
+        lane = self._lanes[int(bucket.index()) % len(self._lanes)]
         future = lane.queue(lambda world: self._average(pieces, world, buffer), buffer)
         self._pending.append(future)
         if bucket.is_last():

@@ -59,7 +59,7 @@ def _slots_for(world: Distributed, saved: Mapping[str, Any]) -> dict[str, Slot]:
         return {name: Slot.from_state_dict(_with_none(slot)) for name, slot in saved[f"rank{world.rank}"].items()}
     if len(present) != before:
         raise StateError(
-            f"this checkpoint has the memory of ranks {present} of {before}, and rank {world.rank} of {world.ranks} needs"
+            f"this checkpoint has the memory of ranks {present} of {before}; rank {world.rank} of {world.ranks} needs"
             " its own; save state_dict() on every rank, or full_state_dict() (called by all ranks) on one."
         )
     all_slots = [saved[f"rank{rank}"] for rank in range(before)]

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from thinwire.kernels.native import native_for
 from thinwire.kernels.reference import elias, huffman, indices
-from thinwire.kernels.reference.bitstream import expect_message, expect_symbols
+from thinwire.kernels.reference.bitstream import expect_message, expect_symbols, expect_width
 from thinwire.kernels.reference.elias import elias_omega_length
 from thinwire.kernels.reference.indices import expected_indices_size, packed_indices_bound
 
@@ -59,6 +59,7 @@ def huffman_encode(symbols: Tensor, bits: int) -> Tensor:  # [numel] uint8 -> [b
 
 def huffman_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes] uint8 -> [numel] uint8
     """The symbols of a message; refuses every message that is not exactly `numel` of them."""
+    expect_width(bits, 1)
     expect_message(message, numel)
     native = native_for(message)
     if native is None:
@@ -80,6 +81,7 @@ def elias_encode(symbols: Tensor, bits: int) -> Tensor:  # [numel] uint8 -> [byt
 
 def elias_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes] uint8 -> [numel] uint8
     """The symbols of a message; refuses every message that is not exactly `numel` of them."""
+    expect_width(bits, 2)
     expect_message(message, numel)
     native = native_for(message)
     if native is None:

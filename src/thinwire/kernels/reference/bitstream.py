@@ -19,10 +19,15 @@ def expect_room(numel: int) -> None:
         raise CodecError(f"A coded tensor has 0 to {MOST_ELEMENTS} elements, not {numel}; split it into several.")
 
 
-def expect_symbols(symbols: Tensor, bits: int, fewest: int) -> None:
-    """Symbols are a flat uint8 tensor whose values fit `bits`."""
+def expect_width(bits: int, fewest: int) -> None:
+    """Symbols live in bytes; a sign takes one bit of them."""
     if not fewest <= bits <= 8:
         raise CodecError(f"Symbols have {fewest} to 8 bits, not {bits}; choose another width.")
+
+
+def expect_symbols(symbols: Tensor, bits: int, fewest: int) -> None:
+    """Symbols are a flat uint8 tensor."""
+    expect_width(bits, fewest)
     if symbols.dtype != torch.uint8 or symbols.dim() != 1:
         raise CodecError(f"Symbols must be a flat uint8 tensor, not {symbols.dtype} of {symbols.dim()} dimensions.")
     expect_room(symbols.numel())

@@ -4,8 +4,8 @@ A symbol of `bits` bits has its sign in the top bit and its level below; level 0
 form follows, the smallest being chosen:
 
     0  stored   the symbols packed, `bits` each, low first
-    1  sparse   count (u32, little-endian), then for each non-zero symbol omega(gap), its sign, omega(level); the first gap
-                counts from before the first symbol, so gaps are at least 1
+    1  sparse   count (u32, little-endian), then for each non-zero symbol omega(gap), its sign, omega(level); the first
+                gap counts from before the first symbol, so gaps are at least 1
     2  dense    for each symbol omega(level + 1), then its sign unless the level is 0
 
 omega(1) = "0"; else binary(k) and a final "0", preceded by binary(length - 1), and so on until that is 1. The stream is
@@ -21,6 +21,7 @@ from thinwire.kernels.reference.bitstream import (
     expect_message,
     expect_symbols,
     expect_values,
+    expect_width,
     little_endian,
     pack_symbols,
     spell,
@@ -51,7 +52,7 @@ def elias_omega_length(value: int) -> int:
 
 
 def _omega_of(values: Tensor) -> tuple[Tensor, Tensor]:
-    distinct, which = values.unique(return_inverse=True)
+    distinct, which = torch.unique(values, return_inverse=True)
     pairs = torch.tensor([elias_omega(int(value)) for value in distinct], dtype=torch.int64).view(-1, 2)
     return pairs[which, 0], pairs[which, 1]
 
@@ -140,6 +141,7 @@ def _read_dense(body: Tensor, numel: int, bits: int) -> Tensor:
 
 def elias_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes] uint8 -> [numel] uint8
     """The symbols of a message; refuses every message that is not exactly `numel` of them."""
+    expect_width(bits, 2)
     expect_message(message, numel)
     received = message.cpu()
     tag, body = int(received[0]), received[1:]

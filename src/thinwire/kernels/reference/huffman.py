@@ -14,8 +14,8 @@ side by side. The layout is
     1 | group (u8) | code lengths | sizes of streams 0, 1, 2 (varints, low seven bits first) | streams 0, 1, 2, 3
 
 Codes are canonical (shorter first, then by symbol), at most 12 bits, entered with their highest bit first. Code
-lengths are nibbles, low nibble first: 0..12 a length; 13 n: n+3 zeros; 14 lo hi: lo+16hi+19 zeros; 15 n: the last length
-n+3 times.
+lengths are nibbles, low nibble first: 0..12 a length; 13 n: n+3 zeros; 14 lo hi: lo+16hi+19 zeros; 15 n: the last
+length n+3 times.
 """
 
 from collections.abc import Iterator
@@ -29,6 +29,7 @@ from thinwire.kernels.reference.bitstream import (
     expect_message,
     expect_symbols,
     expect_values,
+    expect_width,
     pack_symbols,
     spell,
     to_bytes,
@@ -208,7 +209,7 @@ def _read_coded(message: Tensor, numel: int, bits: int) -> Tensor:
     symbol_of = {(lengths[symbol], word): symbol for symbol, word in enumerate(code_words(lengths)) if lengths[symbol]}
     num_groups = -(-numel // group)
     values = torch.zeros(num_groups, dtype=torch.int64)
-    for nth, stream in enumerate(message[at:].split(sizes)):
+    for nth, stream in enumerate(torch.split(message[at:], sizes)):
         mine = values[nth::_STREAMS]
         mine.copy_(torch.tensor(_read_stream(stream, mine.numel(), symbol_of), dtype=torch.int64))
     symbols = (values.view(-1, 1) >> torch.arange(group) * bits & (1 << bits) - 1).view(-1).to(torch.uint8)
@@ -219,6 +220,7 @@ def _read_coded(message: Tensor, numel: int, bits: int) -> Tensor:
 
 def huffman_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes] uint8 -> [numel] uint8
     """The symbols of a message; refuses every message that is not exactly `numel` of them."""
+    expect_width(bits, 1)
     expect_message(message, numel)
     received = message.cpu()
     tag = int(received[0])
@@ -229,7 +231,5 @@ def huffman_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes]
     elif tag == CONSTANT and received.numel() == 2 and int(received[1]) >> bits == 0:
         symbols = received[1:].repeat(numel)
     else:
-        raise WireError(
-            f"A Huffman message starts with the unknown tag {tag} or value; the sender uses another format."
-        )
+        raise WireError(f"A Huffman message starts with an unknown tag {tag} or value; the sender uses another format.")
     return symbols.to(message.device)

@@ -8,7 +8,8 @@ The first byte says which:
                 ones, gap-1, as (gap-1) >> k zeros, a one, and the k low bits of gap-1
 
 Numbers of several bytes are little-endian. A decoder accepts any of the forms, whichever is smallest. k starts at
-floor(log2(ln 2 / density)), the best one for a random support (R. F. Rice, 1979), and walks on while the stream shrinks.
+floor(log2(ln 2 / density)), the best one for a random support (R. F. Rice, 1979), and walks on while the stream
+shrinks.
 """
 
 import math

@@ -22,7 +22,8 @@ void pack_symbols(const uint8_t *symbols, size_t n, int bits, uint8_t *out) {
 }
 
 void unpack_symbols(Bytes packed, size_t n, int bits, uint8_t *out) {
-    if (packed.size != packed_size(n, bits)) throw WireError("Stored symbols have the wrong length; resend the message.");
+    if (packed.size != packed_size(n, bits))
+        throw WireError("Stored symbols have the wrong length; resend the message.");
     const uint64_t mask = (1u << bits) - 1;
     for (size_t i = 0; i < n; i += 8) {
         const size_t some = n - i < 8 ? n - i : 8;

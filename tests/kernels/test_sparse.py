@@ -1,0 +1,157 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from thinwire.errors import CodecError
+from thinwire.kernels import sparse
+from thinwire.kernels.reference import sparse as reference
+
+LENGTHS = [*range(70), 127, 128, 129, 255, 511, 1000, 1024, 1100]
+
+
+def by_sorting(x: Tensor, k: int) -> list[int]:
+    keys = (x.view(torch.int32) & 0x7FFFFFFF).tolist()
+    return sorted(sorted(range(len(keys)), key=lambda i: (-keys[i], i))[:k])
+
+
+def draws(n: int, seed: int) -> list[Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, generator=g)
+    special = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -3.0, 3.0])
+    return [
+        x,
+        x.round(),
+        torch.zeros(n),
+        torch.full((n,), -2.5),
+        special[torch.randint(8, (n,), generator=g)],
+        x.sort().values,
+    ]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_largest_is_what_sorting_gives(n: int) -> None:
+    for x in draws(n, n):
+        for k in {0, 1, n // 100, n // 10, n // 2, n - 1, n}:
+            if not 0 <= k <= n:
+                continue
+            expected = by_sorting(x, k)
+            assert sparse.largest(x, k).tolist() == expected
+            assert reference.largest(x, k).tolist() == expected
+
+
+def adversarial(n: int) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(5)
+    x = torch.randn(n, generator=g)
+    hidden = torch.zeros(n)
+    hidden[1::4097] = x[1::4097]
+    drifting = x * torch.linspace(0, 1, n) ** 20
+    late = torch.zeros(n)
+    late[-n // 50 :] = x[-n // 50 :]
+    sampled = torch.full((n,), 2.0)
+    sampled[: n // 2] = 1 + torch.rand(n // 2, generator=g)
+    return {
+        "random": x,
+        "equal": torch.full((n,), 0.25),
+        "zero": torch.zeros(n),
+        "ascending": x.abs().sort().values,
+        "descending": x.abs().sort(descending=True).values,
+        "few values": x.round(),
+        "two values": (x > 2).float(),
+        "mostly zero": hidden,
+        "drifting": drifting,
+        "all at the end": late,
+        "half tied": sampled,
+        "periodic": x[:64].repeat(n // 64 + 1)[:n],
+        "heavy tails": x**9,
+        "not finite": torch.where(
+            x > 2.5, torch.full_like(x, math.nan), torch.where(x < -2.5, torch.full_like(x, math.inf), x)
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", list(adversarial(64)))
+@pytest.mark.parametrize("n", [20_000, 262_147])
+def test_largest_survives_adversarial_data(name: str, n: int) -> None:
+    x = adversarial(n)[name]
+    for density in (0.0001, 0.001, 0.01, 0.06, 0.07, 0.3, 0.9, 0.9999):
+        k = int(n * density)
+        chosen = sparse.largest(x, k)
+        assert torch.equal(chosen, reference.largest(x, k))
+        assert chosen.numel() == k
+
+
+def test_largest_survives_a_sample_that_misleads() -> None:
+    n = 1 << 18
+    stride = n // 16384 | 1
+    for inside, outside in ((9.0, 1.0), (1.0, 9.0), (0.0, 5.0)):
+        x = outside + torch.arange(n) / n
+        x[stride // 2 :: stride] = inside + torch.arange(len(x[stride // 2 :: stride])) / n
+        for k in (10, 2000, n // 32, n // 17, n // 4, n // 2, n - 5):
+            assert torch.equal(sparse.largest(x, k), reference.largest(x, k))
+
+
+def test_largest_takes_the_first_among_equals() -> None:
+    assert sparse.largest(torch.tensor([1.0, -2.0, 2.0, 2.0, 0.0]), 2).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("k", [-1, 4])
+def test_largest_refuses_impossible_counts(k: int) -> None:
+    with pytest.raises(CodecError, match="0 to 3"):
+        sparse.largest(torch.zeros(3), k)
+
+
+@pytest.mark.parametrize("x", [torch.zeros(3, dtype=torch.float64), torch.zeros(3, 3)])
+def test_selection_refuses_what_is_not_flat_float32(x: Tensor) -> None:
+    with pytest.raises(CodecError, match="flat float32"):
+        sparse.largest(x, 1)
+    with pytest.raises(CodecError, match="flat float32"):
+        sparse.above(x, 1)
+
+
+def test_selection_accepts_strided_views() -> None:
+    x = torch.randn(301, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(sparse.largest(x[::3], 20), sparse.largest(x[::3].contiguous(), 20))
+    assert torch.equal(sparse.above(x[::3], 0.5), sparse.above(x[::3].contiguous(), 0.5))
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_above_is_the_comparison(n: int) -> None:
+    for x in draws(n, n + 1):
+        for value in (-1.0, -0.0, 0.0, 0.1, 1.0, 3.0, 1e30, 1e300, math.inf, math.nan):
+            expected = [i for i, v in enumerate(x.tolist()) if not abs(v) <= torch.tensor(value).item()]
+            assert sparse.above(x, value).tolist() == expected
+            assert reference.above(x, value).tolist() == expected
+
+
+def test_above_on_long_data() -> None:
+    for x in adversarial(200_001).values():
+        for value in (0.0, 0.25, 1.0, 2.5):
+            assert torch.equal(sparse.above(x, value), reference.above(x, value))
+
+
+@given(st.integers(0, 300), st.integers(0, 2**31))
+def test_scatter_add_adds_where_it_is_told(n: int, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    out = torch.randn(n, generator=g)
+    indices = (torch.rand(n, generator=g) < 0.3).nonzero().view(-1)
+    values = torch.randn(indices.numel(), generator=g)
+    expected = out.clone()
+    expected[indices] += values
+    mirrored = out.clone()
+    reference.scatter_add(mirrored, indices, values)
+    sparse.scatter_add(out, indices, values)
+    assert torch.equal(out, expected)
+    assert torch.equal(mirrored, expected)
+
+
+@pytest.mark.parametrize("indices", [[0, 3], [-1, 0], [0, 1, 2]])
+def test_scatter_add_refuses_positions_outside_and_changes_nothing(indices: list[int]) -> None:
+    for add in (sparse.scatter_add, reference.scatter_add):
+        out = torch.zeros(3)
+        with pytest.raises(CodecError, match="position inside"):
+            add(out, torch.tensor(indices), torch.ones(2))
+        assert torch.equal(out, torch.zeros(3))
