@@ -112,9 +112,7 @@ def rangefloat_symbols(
     return codes.to(symbol_dtype(bits)), int((magnitude > end).sum())
 
 
-def rangefloat_dequantise(
-    symbols: Tensor, bits: int, mantissa: int, grid: RangeGrid, out: Tensor, add: bool
-) -> None:
+def rangefloat_dequantise(symbols: Tensor, bits: int, mantissa: int, grid: RangeGrid, out: Tensor, add: bool) -> None:
     """Values of codes, written to `out` or added to it; a code above the last one counts as the last one."""
     check_format(bits, mantissa)
     code = symbols.to(torch.int32).clamp(max=grid.positives + grid.negatives)
