@@ -24,7 +24,7 @@ LAYERS = (
     {"worlds"},
     {"ddp", "tuning"},
     {FACADE},
-    {"lab", "recipes", "report"},
+    {"bench", "lab", "recipes", "report"},
     {"cli"},
     {"__main__"},
 )

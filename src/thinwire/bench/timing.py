@@ -1,0 +1,56 @@
+"""Timing on a noisy machine: candidates take turns with the baseline, and the best of many turns counts."""
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thinwire._version import __version__
+
+
+def best_seconds(candidates: Mapping[str, Callable[[], Any]], turns: int = 7, seconds: float = 0.2) -> dict[str, float]:
+    """The least time of one call of each candidate; every turn runs all of them, so that noise meets all alike."""
+    calls = {name: _calls_for(run, seconds / turns) for name, run in candidates.items()}
+    best = dict.fromkeys(candidates, float("inf"))
+    for _ in range(turns):
+        for name, run in candidates.items():
+            began = time.perf_counter()
+            for _ in range(calls[name]):
+                run()
+            best[name] = min(best[name], (time.perf_counter() - began) / calls[name])
+    return best
+
+
+def _calls_for(run: Callable[[], Any], seconds: float) -> int:
+    run()  # first calls allocate and load
+    began = time.perf_counter()
+    run()
+    return max(1, round(seconds / max(time.perf_counter() - began, 1e-7)))
+
+
+def circumstances() -> dict[str, Any]:
+    """Machine, versions and command: what a figure means nothing without."""
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "thinwire": __version__,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
