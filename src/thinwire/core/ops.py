@@ -79,7 +79,28 @@ class SendRecv:
         return sum(item_bytes(t, self.sizes is not None) for t in self.items) if self.to != rank else 0
 
 
-Op: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | SendRecv
+@dataclass(frozen=True, eq=False)
+class Begin:
+    """Start an operation and go on; the reply is a ticket for `Finish`."""
+
+    op: "Collective"
+
+    def sent(self, rank: int, ranks: int) -> int:
+        return self.op.sent(rank, ranks)
+
+
+@dataclass(frozen=True, eq=False)
+class Finish:
+    """Wait for an operation begun earlier; the reply is that operation's."""
+
+    ticket: Any
+
+    def sent(self, rank: int, ranks: int) -> int:
+        return 0
+
+
+Collective: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | SendRecv
+Op: TypeAlias = Collective | Begin | Finish
 Rounds: TypeAlias = Generator[Op, Any, T]
 
 
@@ -87,7 +108,7 @@ def item_bytes(item: Tensor, exact: bool) -> int:
     return item.numel() * item.element_size() + (0 if exact else LENGTH_BYTES)
 
 
-def received_bytes(op: Op, reply: Any, rank: int, ranks: int) -> int:
+def received_bytes(op: Collective, reply: Any, rank: int, ranks: int) -> int:
     """Bytes that the reply to an operation brought."""
     if isinstance(op, AllReduce):
         return op.sent(rank, ranks)

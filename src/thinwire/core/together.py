@@ -68,7 +68,7 @@ def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
         received = yield merged
         return [[items[a:b] for items in received] for a, b in _ranges(counts)]
     counts = [len(op.items) for op in ops]  # type: ignore[union-attr]
-    reply = yield replace(first, items=[t for op in ops for t in op.items])  # type: ignore[union-attr]
+    reply = yield replace(first, items=[t for op in ops for t in op.items])  # type: ignore[union-attr, arg-type]
     if isinstance(first, AllGather):
         return [[items[a:b] for items in reply] for a, b in _ranges(counts)]
     return [reply[a:b] for a, b in _ranges(counts)]

@@ -1,6 +1,6 @@
 """Processes over torch.distributed: the operations on a process group."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar
@@ -17,7 +17,10 @@ from thinwire.core.ops import (
     AllGather,
     AllReduce,
     AllToAll,
+    Begin,
     Broadcast,
+    Collective,
+    Finish,
     Op,
     Rounds,
     SendRecv,
@@ -104,21 +107,31 @@ class Distributed:
 
     def perform(self, op: Op) -> Any:
         """Do one operation and return its reply; a failing backend becomes an error that says what was being done."""
-        self._counters.sent += op.sent(self.rank, self.ranks)
-        self._counters.rounds += 1
         began = perf_counter()
         try:
-            reply = self._reply(op)
-            self._counters.seconds += perf_counter() - began
-            self._counters.received += received_bytes(op, reply, self.rank, self.ranks)
-            return reply
+            if isinstance(op, Finish):
+                return self._finish(*op.ticket)
+            started = op.op if isinstance(op, Begin) else op
+            self._counters.sent += started.sent(self.rank, self.ranks)
+            self._counters.rounds += 1
+            ticket = (started, self._begin(started))
+            return ticket if isinstance(op, Begin) else self._finish(*ticket)
         except RuntimeError as reason:
+            what = type(op.ticket[0] if isinstance(op, Finish) else op.op if isinstance(op, Begin) else op).__name__
             raise WorldError(
-                f"rank {self.rank} of {self.ranks}: {type(op).__name__} failed; a peer may have died or left"
+                f"rank {self.rank} of {self.ranks}: {what} failed; a peer may have died or left"
                 f" ({str(reason).splitlines()[0]})"
             ) from reason
+        finally:
+            self._counters.seconds += perf_counter() - began
 
-    def _reply(self, op: Op) -> Any:
+    def _finish(self, op: Collective, finish: Callable[[], Any]) -> Any:
+        reply = finish()
+        self._counters.received += received_bytes(op, reply, self.rank, self.ranks)
+        return reply
+
+    def _begin(self, op: Collective) -> Callable[[], Any]:
+        """Start an operation; what is returned waits for it and gives the reply."""
         match op:
             case AllReduce():
                 return self._all_reduce(op)
@@ -131,38 +144,40 @@ class Distributed:
             case SendRecv():
                 return self._send_recv(op)
 
-    def _all_reduce(self, op: AllReduce) -> list[Tensor]:
-        flat = _joined(op.items)
-        if self.ranks > 1:
-            dist.all_reduce(flat, _HOW[op.how], group=self.group)
-        return _split(flat, [t.numel() for t in op.items])
+    def _all_reduce(self, op: AllReduce) -> Callable[[], list[Tensor]]:
+        flat, sizes = _joined(op.items), [t.numel() for t in op.items]
+        work = dist.all_reduce(flat, _HOW[op.how], group=self.group, async_op=True) if self.ranks > 1 else None
+        return lambda: _waited(work, _split(flat, sizes))
 
-    def _all_gather(self, op: AllGather) -> list[list[Tensor]]:
+    def _all_gather(self, op: AllGather) -> Callable[[], list[list[Tensor]]]:
         sizes = [t.numel() for t in op.items]
         if self.ranks == 1:
-            return [list(op.items)]
+            return lambda: [list(op.items)]
         if not op.exact:  # uneven messages: every rank sends its own to each peer
             return self._all_to_all([list(op.items)] * self.ranks, False)
         flat = _joined(op.items)
         gathered = torch.empty(self.ranks * flat.numel(), dtype=flat.dtype, device=flat.device)
-        _all_gather_flat(gathered, flat, self.group)
-        return [_split(row, sizes) for row in gathered.view(self.ranks, -1)]
+        work = _all_gather_flat(gathered, flat, self.group)
+        return lambda: _waited(work, [_split(row, sizes) for row in gathered.view(self.ranks, -1)])
 
-    def _all_to_all(self, parts: Sequence[Sequence[Tensor]], exact: bool) -> list[list[Tensor]]:
+    def _all_to_all(self, parts: Sequence[Sequence[Tensor]], exact: bool) -> Callable[[], list[list[Tensor]]]:
         if self.ranks == 1:
-            return [list(parts[0])]
+            return lambda: [list(parts[0])]
         peer = (self.rank + 1) % self.ranks
         sizes = [[t.numel() for t in items] for items in parts]
         sizes[self.rank] = []
         incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes)
         like = parts[peer][0]
         sending = [t for j, items in enumerate(parts) if j != self.rank for t in items]
-        flat = _joined(sending) if sending else like.new_empty(0)
+        flat = _joined(sending)
         takes = [0 if j == self.rank else sum(incoming[j]) for j in range(self.ranks)]
         received = torch.empty(sum(takes), dtype=like.dtype, device=like.device)
-        dist.all_to_all_single(received, flat, takes, [sum(s) for s in sizes], group=self.group)
+        gives = [sum(s) for s in sizes]
+        work = dist.all_to_all_single(received, flat, takes, gives, group=self.group, async_op=True)
         rows = torch.split(received, takes)
-        return [list(parts[j]) if j == self.rank else _split(rows[j], incoming[j]) for j in range(self.ranks)]
+        own = list(parts[self.rank])
+        replies = [own if j == self.rank else _split(rows[j], incoming[j]) for j in range(self.ranks)]
+        return lambda: _waited(work, replies)
 
     def _exchange_lengths(self, sizes: list[list[int]]) -> list[list[int]]:
         """Tell every peer how long its items are, and hear the same; all send the same number of items."""
@@ -182,34 +197,43 @@ class Distributed:
             raise WireError(f"rank {self.rank} of {self.ranks}: a peer announced a message of negative length.")
         return lengths
 
-    def _broadcast(self, op: Broadcast) -> list[Tensor]:
-        flat = _joined(op.items)
-        if self.ranks > 1:
-            root = op.root if self.group is None else dist.get_global_rank(self.group, op.root)
-            dist.broadcast(flat, root, group=self.group)
-        return _split(flat, [t.numel() for t in op.items])
+    def _broadcast(self, op: Broadcast) -> Callable[[], list[Tensor]]:
+        flat, sizes = _joined(op.items), [t.numel() for t in op.items]
+        root = op.root if self.group is None else dist.get_global_rank(self.group, op.root)
+        work = dist.broadcast(flat, root, group=self.group, async_op=True) if self.ranks > 1 else None
+        return lambda: _waited(work, _split(flat, sizes))
 
-    def _send_recv(self, op: SendRecv) -> tuple[list[Tensor], Any]:
+    def _send_recv(self, op: SendRecv) -> Callable[[], tuple[list[Tensor], Any]]:
         if op.to == self.rank:
-            return list(op.items), op.meanwhile() if op.meanwhile else None
+            return lambda: (list(op.items), op.meanwhile() if op.meanwhile else None)
         sizes = list(op.sizes) if op.sizes is not None else None
         if sizes is None:
             lengths = torch.tensor([t.numel() for t in op.items], dtype=torch.int32, device=self._device())
-            heard, _ = self._exchange(lengths, len(op.items), op)
-            sizes = heard.tolist()
-        received, aside = self._exchange(_joined(op.items), sum(sizes), op, op.meanwhile)
-        return _split(received, sizes), aside
+            sizes = self._exchange(lengths, len(op.items), op, None)()[0].tolist()
+        exchanged = self._exchange(_joined(op.items), sum(sizes), op, op.meanwhile)
 
-    def _exchange(self, flat: Tensor, count: int, op: SendRecv, meanwhile: Any = None) -> tuple[Tensor, Any]:
+        def finish() -> tuple[list[Tensor], Any]:
+            received, aside = exchanged()
+            return _split(received, sizes), aside
+
+        return finish
+
+    def _exchange(
+        self, flat: Tensor, count: int, op: SendRecv, meanwhile: Callable[[], Any] | None
+    ) -> Callable[[], tuple[Tensor, Any]]:
         incoming = torch.empty(count, dtype=flat.dtype, device=flat.device)
         to, source = (r if self.group is None else dist.get_global_rank(self.group, r) for r in (op.to, op.source))
         works = dist.batch_isend_irecv(
             [dist.P2POp(dist.isend, flat, to, self.group), dist.P2POp(dist.irecv, incoming, source, self.group)]
         )
-        aside = meanwhile() if meanwhile else None
-        for work in works:
-            work.wait()
-        return incoming, aside
+
+        def finish() -> tuple[Tensor, Any]:
+            aside = meanwhile() if meanwhile else None
+            for work in works:
+                work.wait()
+            return incoming, aside
+
+        return finish
 
     def _device(self) -> torch.device:
         """Where small control tensors must live for this backend."""
@@ -217,10 +241,16 @@ class Distributed:
         return torch.device("cuda", torch.cuda.current_device()) if "nccl" in name else torch.device("cpu")
 
 
-def _all_gather_flat(out: Tensor, flat: Tensor, group: dist.ProcessGroup | None) -> None:
+def _all_gather_flat(out: Tensor, flat: Tensor, group: dist.ProcessGroup | None) -> Any:
     """torch 2.13 renames all_gather_into_tensor; older ones have only that."""
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(out, flat, group=group)
+    return gather(out, flat, group=group, async_op=True)
+
+
+def _waited(work: Any, reply: T) -> T:
+    if work is not None:
+        work.wait()
+    return reply
 
 
 def _joined(items: Sequence[Tensor]) -> Tensor:

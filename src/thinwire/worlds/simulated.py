@@ -9,7 +9,7 @@ from torch import Tensor
 
 from thinwire.core.average import Turn, average
 from thinwire.core.codec import Codec
-from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Op, Rounds, SendRecv
+from thinwire.core.ops import AllGather, AllReduce, AllToAll, Begin, Broadcast, Finish, Op, Rounds, SendRecv
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, WorldError
@@ -83,7 +83,16 @@ def run(rounds: Sequence[Rounds[T]]) -> tuple[list[T], list[int]]:
                 f"the simulated ranks disagree: {[type(op).__name__ for op in ops]}, {len(results)} ended."
             )
         sent = [total + op.sent(rank, ranks) for rank, (total, op) in enumerate(zip(sent, ops, strict=True))]
-        replies = perform(ops)
+        replies = _perform(ops)
+
+
+def _perform(ops: list[Any]) -> list[Any]:
+    """Replies to one operation of each rank; what is begun is done at once, and its reply is the ticket."""
+    if isinstance(ops[0], Begin):
+        return perform([op.op for op in ops])
+    if isinstance(ops[0], Finish):
+        return [op.ticket for op in ops]
+    return perform(ops)
 
 
 def perform(ops: list[Any]) -> list[Any]:
