@@ -8,8 +8,14 @@ from typing import Any
 
 from thinwire.core.codec import Codec
 from thinwire.core.text import NAMES
+from thinwire.errors import CodecError
+from thinwire.stages.fourier import FFT
 from thinwire.stages.integers import Integers
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
+from thinwire.stages.rangefloat import RangeFloat
+from thinwire.stages.settings import Feedback
+from thinwire.stages.sharedtopk import SharedTopK
+from thinwire.stages.sparsify import TopK
 
 # Quantisers.
 
@@ -39,12 +45,32 @@ def int8() -> Codec:
     return Codec((Integers(bits=8),))
 
 
+# Sparsifiers.
+
+
+def fftsgd(
+    theta: float = 0.85, bits: int = 10, chunk: int = 4096, warmup: int = 0, decay: int | None = None
+) -> Codec:
+    """The share theta of the frequencies dropped, the rest as range-based floats (Wang et al., HPDC 2020)."""
+    if not 0.0 <= theta < 1.0:
+        raise CodecError(f"fftsgd(theta={theta}): theta, the share that is dropped, must be from 0 to below 1.")
+    density = round(1.0 - theta, 12)
+    return Codec((FFT(chunk), TopK(density, warmup=warmup, decay=decay, dial=True), RangeFloat(bits=bits)))
+
+
+def scalecom(density: float = 1 / 64, beta: float = 1.0, warmup: int = 100) -> Codec:
+    """One rank's top-k in turn, sent by all, and a residual behind a low-pass filter (Chen et al., NeurIPS 2020)."""
+    return Codec((Feedback(beta=beta), SharedTopK(density, warmup=warmup)))
+
+
 PRESETS: dict[str, Any] = {
     "qsgdinf": qsgdinf,
     "nuqsgdinf": nuqsgdinf,
     "onebit": onebit,
     "terngrad": terngrad,
     "int8": int8,
+    "fftsgd": fftsgd,
+    "scalecom": scalecom,
 }
 
 NAMES.update(PRESETS)

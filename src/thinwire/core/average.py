@@ -81,9 +81,21 @@ def _walk_in(codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn) -> Rounds
             break
         scene.context = yield from stage.agree(y, scene)
         y = stage.encode(y, scene).values
+        _follow(codec, scenes, i, y.numel())
     yield from _agree_on_wire(wire, y)
     spec = wire[0].scene.spec if wire else Spec(y.numel(), bits=y.element_size() * 8)
     return Path(prefix, wire, choose_reduction([link.stage for link in wire], spec, turn.ranks, wish)), y
+
+
+def _follow(codec: Codec, scenes: list[Scene], at: int, numel: int) -> None:
+    """Tell the stages behind `at` how many numbers it gave, where only the agreed context could say that."""
+    spec = codec.stages[at].out(scenes[at].spec)
+    if spec.numel == numel:
+        return
+    spec = replace(spec, numel=numel)
+    for i in codec.working[codec.working.index(at) + 1 :]:
+        scenes[i].spec = spec
+        spec = codec.stages[i].out(spec)
 
 
 def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> list[Scene]:
@@ -94,9 +106,9 @@ def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> lis
     for i in range(len(codec.stages)):
         first = bool(codec.working) and i == codec.working[0]
         flat = _flat_weights(weights, slot.shape) if first and weights is not None else None
-        scenes.append(
-            Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, weights=flat, notes=notes)
-        )
+        scene = Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, weights=flat, notes=notes)
+        scene.dial = slot.dial
+        scenes.append(scene)
     return scenes
 
 

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Scene, Stage
+from thinwire.core.stage import STEADY, Scene, Stage
 from thinwire.core.text import parse_links
 from thinwire.core.wire import Link, decode_message, encode_message
 from thinwire.errors import CodecError
@@ -171,9 +170,6 @@ class Codec:
                     f"{self.stages[i]} needs the ranks to agree first, so it makes no message of its own;"
                     " use simulate() or average()."
                 )
-
-
-STEADY: dict[str, Any] = {"steady": True}  # the state of a stage that has started up, for sizes without data
 
 
 def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:

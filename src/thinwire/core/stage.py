@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 State: TypeAlias = dict[str, Any]  # tensors and plain numbers only: it goes into checkpoints as it is
 
+STEADY: State = {"steady": True}  # the state of a stage that has started up, for sizes without data
+
 EVERYONE = -1  # the "rank" of draws that all ranks share
 
 
@@ -32,7 +34,8 @@ class Scene:
     """Where and when a stage works: the segment's spec and state, the ranks, the step, the shared context.
 
     `contributions` tells a decoder of how many ranks its input is the sum (an affine stage adds its mean in
-    that proportion; 0 decodes a difference). `base` is the position of the first element in the segment.
+    that proportion; 0 decodes a difference). `base` is the position of the first element in the segment. `dial`
+    is the share of its usual loss that a stage with a dial may cause now (`core.schedule`).
     """
 
     spec: Spec
@@ -47,6 +50,7 @@ class Scene:
     context: Any = None
     stash: Any = None  # what a stage keeps from `accumulate` or `encode` until `settle` or `observe`
     weights: Tensor | None = None
+    dial: float = 1.0
     notes: dict[str, float] = field(default_factory=dict)
 
     def key(self) -> int:

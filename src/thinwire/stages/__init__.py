@@ -4,10 +4,14 @@ from thinwire.core.stage import Stage
 from thinwire.core.text import NAMES
 from thinwire.stages.coders import Elias, Huffman
 from thinwire.stages.floats import BF16, FP16, FP32
+from thinwire.stages.fourier import DCT, FFT
+from thinwire.stages.hadamard import Hadamard
 from thinwire.stages.integers import Integers
+from thinwire.stages.levels import ALQ
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
 from thinwire.stages.rangefloat import RangeFloat
 from thinwire.stages.settings import Feedback
+from thinwire.stages.sharedtopk import SharedTopK
 from thinwire.stages.sparsify import Threshold, TopK
 
 STAGES: tuple[type[Stage], ...] = (
@@ -18,10 +22,15 @@ STAGES: tuple[type[Stage], ...] = (
     Integers,
     QSGD,
     NUQSGD,
+    ALQ,
     Ternary,
     Sign,
     RangeFloat,
+    FFT,
+    DCT,
+    Hadamard,
     TopK,
+    SharedTopK,
     Threshold,
     Elias,
     Huffman,
