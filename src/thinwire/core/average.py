@@ -106,8 +106,8 @@ def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> lis
     for i in range(len(codec.stages)):
         first = bool(codec.working) and i == codec.working[0]
         flat = _flat_weights(weights, slot.shape) if first and weights is not None else None
-        scene = Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, weights=flat, notes=notes)
-        scene.dial = slot.dial
+        scene = Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, notes=notes)
+        scene.weights, scene.dial = flat, slot.dial
         scenes.append(scene)
     return scenes
 

@@ -24,7 +24,7 @@ class Chunked(Stage):
 
     additive: ClassVar[bool] = True
 
-    chunk: int = number(4096, low=2, high=2**24, whole=True, help="numbers that are transformed together; a power of two")
+    chunk: int = number(4096, low=2, high=2**24, whole=True, help="numbers transformed together; a power of two")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +93,8 @@ class FFT(Chunked):
         torch.mul(pairs[:, 0], math.sqrt(length), out=bins[:, 0])
         bins[:, -1, 0] = bins[:, 0, 1]
         bins[:, 0, 1] = bins[:, -1, 1] = 0.0
-        return torch.fft.irfft(torch.view_as_complex(bins), n=length)
+        x: Tensor = torch.fft.irfft(torch.view_as_complex(bins), n=length)
+        return x
 
 
 @dataclass(frozen=True)

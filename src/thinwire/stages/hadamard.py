@@ -82,10 +82,7 @@ def rotated(rows: Tensor) -> Tensor:  # [count, N] -> [count, N]
     while inner < size:
         factor = min(_FACTOR, size // inner)
         matrix = _hadamard(factor, rows.device)
-        if inner == 1:
-            rows = rows.reshape(-1, factor) @ matrix
-        else:
-            rows = matrix @ rows.view(-1, factor, inner)
+        rows = rows.reshape(-1, factor) @ matrix if inner == 1 else matrix @ rows.view(-1, factor, inner)
         inner *= factor
     return rows.view(count, size)
 

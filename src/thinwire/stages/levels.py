@@ -3,6 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import sqrt
 from typing import Any, ClassVar, cast
 
 import torch
@@ -76,8 +78,8 @@ class ALQ(Bucketed):
         return levels.to(x.device)
 
     def observe(self, mean: Tensor, scene: Scene) -> None:
-        scene.state["steps"] += 1
-        if scene.context is not None:
+        if scene.context is not None:  # None: a stage before this one was not ready
+            scene.state["steps"] += 1
             scene.state["levels"] = scene.context.cpu()
 
     def _levels(self, scene: Scene, device: torch.device) -> Tensor:
@@ -139,7 +141,7 @@ class Distribution:
     def variance(self, levels: Sequence[float]) -> float:
         """Psi: the squared error of stochastic rounding to these levels."""
         total = 0.0
-        for low, high in zip(levels, levels[1:], strict=False):
+        for low, high in pairwise(levels):
             a, b = self.below(low), self.below(high)
             total += (low + high) * (b[1] - a[1]) - (b[2] - a[2]) - low * high * (b[0] - a[0])
         return total
@@ -151,15 +153,24 @@ class Distribution:
         i = min(bisect_right(self.masses, mass), _BINS) - 1
         return _EDGES[i] + (mass - self.masses[i]) / self.dense[i] if self.dense[i] > 0 else _EDGES[i]
 
+    def guess(self, top: int) -> list[float]:
+        """Levels nearly as dense as many levels would best be, like f^(1/3); by square roots, exact everywhere."""
+        parts = [(b - a) * sqrt(sqrt(d)) for d, a, b in zip(self.dense, _EDGES[:-1], _EDGES[1:], strict=True)]
+        reached = list(accumulate(parts, initial=0.0))
+        levels = [0.0]
+        for j in range(1, top):
+            share = reached[-1] * j / top
+            i = min(bisect_right(reached, share), _BINS) - 1
+            levels.append(_EDGES[i] + (_EDGES[i + 1] - _EDGES[i]) * (share - reached[i]) / parts[i])
+        return [*levels, 1.0]
+
 
 def fitted(weights: Sequence[float], levels: Sequence[float]) -> list[float]:
-    """Levels of least Psi found by descent from the present, the exponential and the uniform ones; never worse."""
-    data, top = Distribution(weights), len(levels) - 1
+    """Levels of least Psi found by descent from the present ones and from a guess at the best; never worse."""
+    data = Distribution(weights)
     if not 0.0 < data.masses[-1] < float("inf"):
         return list(levels)
-    exponential = [0.0] + [2.0 ** (j - top) for j in range(1, top + 1)]
-    uniform = [j / top for j in range(top + 1)]
-    found = [descended(data, start) for start in (levels, exponential, uniform)]
+    found = [descended(data, start) for start in (levels, data.guess(len(levels) - 1))]
     return min([list(levels), *found], key=data.variance)
 
 
@@ -176,6 +187,6 @@ def descended(data: Distribution, levels: Sequence[float]) -> list[float]:
                 if data.variance((low, level, high)) < before:
                     moved[j] = level
         last, error = error, data.variance(moved)
-        if error > 0.999 * last:
+        if error > 0.995 * last:
             break
     return moved
