@@ -66,10 +66,10 @@ def test_flat_tiny_and_huge_numbers_make_no_nan(numel: int, value: float) -> Non
 
 
 def test_it_is_unbiased_with_fitted_levels() -> None:
-    x = torch.cat([heavy(1024, 3), torch.zeros(512), torch.eye(1, 512).view(-1)])
-    slots = simulate("alq(bits=3, start=0)", [x]).slots
-    draws = torch.stack([simulate("alq(bits=3, start=0)", [x], slots=slots, step=s).means[0] for s in range(1, 1501)])
-    spread = draws.std(0) / 1500**0.5
+    x = torch.cat([heavy(512, 3), torch.zeros(128), torch.eye(1, 128).view(-1)])
+    slots = simulate("alq(bits=3, start=0, bucket=128)", [x]).slots
+    draws = torch.stack([simulate("alq(bits=3, start=0, bucket=128)", [x], slots=slots, step=s).means[0] for s in range(1, 501)])
+    spread = draws.std(0) / 500**0.5
     still = spread == 0
     z = ((draws.mean(0) - x) / spread)[~still]
     assert float(z.abs().max()) < 5.5
@@ -122,7 +122,7 @@ def test_a_step_that_overflowed_leaves_no_trace() -> None:
     assert torch.equal(slots[1].states[0]["levels"], exponential_levels(0.5, 4))
 
 
-@pytest.mark.parametrize("chain", ["alq(bits=3, start=2)", "topk(density=0.5) | alq(bits=4, start=1)", "hadamard | alq(bits=4, start=0)"])
+@pytest.mark.parametrize("chain", ["alq(bits=3, start=2)", "topk(density=0.5) | alq(start=1)", "hadamard | alq(start=0)"])
 def test_a_restored_slot_goes_on_bit_for_bit(chain: str) -> None:
     def run(slots: list[Slot], steps: range) -> list[torch.Tensor]:
         return [simulate(chain, [heavy(900, 9 * s), heavy(900, 9 * s + 1)], slots=slots, step=s).means[0] for s in steps]

@@ -86,7 +86,7 @@ def test_the_error_falls_as_theta_does() -> None:
 
 def test_theta_zero_gives_the_gradient_back_to_the_rounding_of_its_floats() -> None:
     x = numbers(5001, 4)
-    delivered = simulate("fftsgd(theta=0, bits=16)", [x]).means[0]
+    delivered = simulate("fft | topk(density=1.0, dial=true) | rangefloat(bits=16, mantissa=11)", [x]).means[0]
     assert float((delivered - x).norm() / x.norm()) < 1e-3
     plain = simulate("fft | topk(density=1.0)", [x]).means[0]
     torch.testing.assert_close(plain, x, rtol=0, atol=3e-6)
@@ -105,7 +105,7 @@ def test_a_pure_tone_needs_one_pair() -> None:
     torch.testing.assert_close(simulate("fft | topk(density=0.0004)", [x]).means[0], x, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("chain", ["fftsgd", "fft | topk(density=0.1)", "dct | topk(density=0.1)", "fft | threshold(value=0.4)"])
+@pytest.mark.parametrize("chain", ["fftsgd", "dct | topk(density=0.1)", "fft | threshold(value=0.4)"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("reduction", ["sharded", "gathered", "ring"])
 def test_all_ranks_end_alike_and_nothing_is_lost(chain: str, ranks: int, reduction: str) -> None:

@@ -35,7 +35,7 @@ def test_lengths_linearity_and_inverse(stage: Hadamard, numel: int, seed: int) -
     torch.testing.assert_close(y, there(stage, a))  # decoding leaves its input alone
 
 
-@pytest.mark.parametrize("size", [1, 2, 64, 128, 4096])
+@pytest.mark.parametrize("size", [1, 2, 64, 128, 1024])
 def test_the_rotation_is_a_hadamard_matrix(size: int) -> None:
     matrix = rotated(torch.eye(size)) * size**0.5
     torch.testing.assert_close(matrix.abs(), torch.ones(size, size))
@@ -52,7 +52,7 @@ def test_one_spike_is_spread_over_a_whole_ragged_tensor() -> None:
     for at in (0, 4095, 4999):
         spike = torch.zeros(5000)
         spike[at] = 1.0
-        assert float(there(Hadamard(), spike).abs().max()) < 0.05
+        assert float(there(Hadamard(), spike).abs().max()) < 0.1
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -62,7 +62,9 @@ def test_ranks_end_alike_and_nothing_is_lost(chain: str, shape: tuple[int, ...])
         assert all(torch.equal(mean, outcome.means[0]) for mean in outcome.means)
         slots, delivered = outcome.slots, delivered + outcome.means[0]
     held = torch.stack([slot.residual for slot in slots or [] if slot.residual is not None]).sum(0).view(shape)
-    torch.testing.assert_close(delivered + held, 6 * torch.stack(gradients).mean(0), rtol=0, atol=2e-4)
+    summed_in_half = "fp16" in chain  # by the backend, and that rounding is nobody's residual
+    expected = 6 * torch.stack(gradients).mean(0)
+    torch.testing.assert_close(delivered + held, expected, rtol=0, atol=0.02 if summed_in_half else 2e-4)
 
 
 def test_leaders_take_turns_and_random_ones_are_fair() -> None:
