@@ -58,7 +58,7 @@ def fftsgd(
     return Codec((FFT(chunk), TopK(density, warmup=warmup, decay=decay, dial=True), RangeFloat(bits=bits)))
 
 
-def scalecom(density: float = 1 / 64, beta: float = 1.0, warmup: int = 100) -> Codec:
+def scalecom(density: float = 1 / 64, beta: float = 0.1, warmup: int = 100) -> Codec:
     """One rank's top-k in turn, sent by all, and a residual behind a low-pass filter (Chen et al., NeurIPS 2020)."""
     return Codec((Feedback(beta=beta), SharedTopK(density, warmup=warmup)))
 

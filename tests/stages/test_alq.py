@@ -25,9 +25,9 @@ def uniform(numel: int, seed: int) -> torch.Tensor:
     return torch.rand(numel, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-@given(bits=st.integers(3, 7), seed=st.integers(0, 99), tail=st.floats(0.0, 3.0), norm=st.sampled_from(["max", "l2"]))
+@given(bits=st.integers(3, 7), seed=st.integers(0, 99), tail=st.floats(0, 3), norm=st.sampled_from(["max", "l2"]))
 @settings(max_examples=20, deadline=None)
-def test_a_fit_never_increases_the_error_and_keeps_levels_in_order(bits: int, seed: int, tail: float, norm: str) -> None:
+def test_a_fit_never_increases_the_error_nor_swaps_levels(bits: int, seed: int, tail: float, norm: str) -> None:
     weights = histogram(heavy(4096, seed, tail), 512, norm).tolist()  # type: ignore[arg-type]
     data, levels = Distribution(weights), exponential_levels(0.5, bits).tolist()
     for _ in range(2):
@@ -66,15 +66,16 @@ def test_flat_tiny_and_huge_numbers_make_no_nan(numel: int, value: float) -> Non
 
 
 def test_it_is_unbiased_with_fitted_levels() -> None:
-    x = torch.cat([heavy(512, 3), torch.zeros(128), torch.eye(1, 128).view(-1)])
-    slots = simulate("alq(bits=3, start=0, bucket=128)", [x]).slots
-    draws = torch.stack([simulate("alq(bits=3, start=0, bucket=128)", [x], slots=slots, step=s).means[0] for s in range(1, 501)])
-    spread = draws.std(0) / 500**0.5
-    still = spread == 0
-    z = ((draws.mean(0) - x) / spread)[~still]
+    x = torch.cat([heavy(512, 3), torch.zeros(128), torch.eye(1, 128).view(-1)])  # six buckets
+    repeats = 1000
+    draws = simulate("alq(bits=3, start=0, bucket=128)", [x.repeat(repeats)]).means[0].view(repeats, -1)
+    spread = draws.std(0) / repeats**0.5
+    sure = spread == 0
+    z = ((draws.mean(0) - x) / spread)[~sure]
     assert float(z.abs().max()) < 5.5
     assert abs(float(z.mean())) < 0.15
-    torch.testing.assert_close(draws.mean(0)[still], x[still], rtol=1e-5, atol=1e-7)
+    # so near to a level that no draw missed it
+    torch.testing.assert_close(draws.mean(0)[sure], x[sure], rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize("data", [numbers, heavy, uniform])
@@ -122,10 +123,11 @@ def test_a_step_that_overflowed_leaves_no_trace() -> None:
     assert torch.equal(slots[1].states[0]["levels"], exponential_levels(0.5, 4))
 
 
-@pytest.mark.parametrize("chain", ["alq(bits=3, start=2)", "topk(density=0.5) | alq(start=1)", "hadamard | alq(start=0)"])
+@pytest.mark.parametrize("chain", ["alq(start=2)", "topk(density=0.5) | alq(start=1)", "hadamard | alq(start=0)"])
 def test_a_restored_slot_goes_on_bit_for_bit(chain: str) -> None:
     def run(slots: list[Slot], steps: range) -> list[torch.Tensor]:
-        return [simulate(chain, [heavy(900, 9 * s), heavy(900, 9 * s + 1)], slots=slots, step=s).means[0] for s in steps]
+        gradients = {step: [heavy(900, 9 * step), heavy(900, 9 * step + 1)] for step in steps}
+        return [simulate(chain, gradients[step], slots=slots, step=step).means[0] for step in steps]
 
     slots = [Slot(), Slot()]
     run(slots, range(2))

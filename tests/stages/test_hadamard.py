@@ -68,8 +68,8 @@ def test_heavy_tails_are_quantised_with_less_error() -> None:
     x = torch.exp(2 * numbers(1 << 14, 1)) * numbers(1 << 14, 2).sign()
     plain = Codec.parse("qsgd(bits=4, bucket=4096)")
     rotating = Codec.parse("hadamard | qsgd(bits=4, bucket=4096)")
-    errors = [float((c.decode(c.encode(x), x.numel()) - x).square().sum() / x.square().sum()) for c in (plain, rotating)]
-    assert errors[1] < errors[0] / 5
+    errors = [float((codec.decode(codec.encode(x), x.numel()) - x).norm()) for codec in (plain, rotating)]
+    assert errors[1] < errors[0] / 2
 
 
 def test_it_may_stand_behind_the_cut() -> None:

@@ -24,7 +24,7 @@ CHAINS = [
     "fft(chunk=64) | sharedtopk(density=0.15)",
     "fft(chunk=64) | sharedtopk(density=0.15, dial=true) | rangefloat(bits=10)",
     "dct | sharedtopk(density=0.15, decay=5)",
-    "scalecom(density=0.05, warmup=2)",
+    "scalecom(density=0.05, beta=1.0, warmup=2)",
 ]
 
 
