@@ -1,6 +1,7 @@
 """Schedules: pure, in bounds, monotone; and the guard that turns the dial."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_a_warm_up_falls_by_one_factor_to_the_target(density: float, warmup: int
     course = [density_at(density, step, warmup) for step in range(warmup + 2)]
     factor = density ** (1 / (warmup + 1))
     assert course[0] == pytest.approx(factor)
-    assert all(b == pytest.approx(a * factor) for a, b in zip(course[:-1], course[1:-1], strict=False))
+    assert all(b == pytest.approx(a * factor) for a, b in pairwise(course[:-1]))
     assert course[warmup] == course[-1] == density
 
 
