@@ -13,6 +13,7 @@ from thinwire.core.stage import Encoded, Scene
 from thinwire.errors import WireError
 from thinwire.kernels import sparse
 from thinwire.kernels.reference.hashing import hash32
+from thinwire.kernels.reference.indices import expected_indices_size
 from thinwire.stages.sparsify import Sparsifier, chosen, magnitudes, put_back
 
 
@@ -44,7 +45,7 @@ class SharedTopK(Sparsifier):
         """The mean over the ranks: only leaders send positions."""
         groups = spec.numel // spec.group
         share = min(self.leaders, ranks) / ranks
-        packed = sparse.expected_indices_size(groups, self.kept(groups))
+        packed = expected_indices_size(groups, self.kept(groups))
         return Size((ranks - 1) * (LENGTH_BYTES + share * packed), exact=False)
 
     def leading(self, scene: Scene) -> list[int]:
