@@ -48,9 +48,7 @@ def int8() -> Codec:
 # Sparsifiers.
 
 
-def fftsgd(
-    theta: float = 0.85, bits: int = 10, chunk: int = 4096, warmup: int = 0, decay: int | None = None
-) -> Codec:
+def fftsgd(theta: float = 0.85, bits: int = 10, chunk: int = 4096, warmup: int = 0, decay: int | None = None) -> Codec:
     """The share theta of the frequencies dropped, the rest as range-based floats (Wang et al., HPDC 2020)."""
     if not 0.0 <= theta < 1.0:
         raise CodecError(f"fftsgd(theta={theta}): theta, the share that is dropped, must be from 0 to below 1.")

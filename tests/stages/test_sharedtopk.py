@@ -33,8 +33,12 @@ def numbers(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 @given(
-    numel=st.integers(1, 400), ranks=st.integers(1, 5), leaders=st.integers(1, 3), step=st.integers(0, 20),
-    order=st.sampled_from(["turn", "random"]), seed=st.integers(0, 99),
+    numel=st.integers(1, 400),
+    ranks=st.integers(1, 5),
+    leaders=st.integers(1, 3),
+    step=st.integers(0, 20),
+    order=st.sampled_from(["turn", "random"]),
+    seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None)
 def test_the_result_is_the_mean_on_the_union_of_the_leaders_supports(

@@ -11,7 +11,7 @@ from thinwire.core.options import choice, number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene
 from thinwire.errors import WireError
-from thinwire.kernels import sparse
+from thinwire.kernels import coders, sparse
 from thinwire.kernels.reference.hashing import hash32
 from thinwire.kernels.reference.indices import expected_indices_size
 from thinwire.stages.sparsify import Sparsifier, chosen, magnitudes, put_back
@@ -61,13 +61,13 @@ class SharedTopK(Sparsifier):
         message = torch.empty(0, dtype=torch.uint8, device=x.device)
         if scene.rank in leaders:
             scores = magnitudes(x, scene.spec.group)
-            message = sparse.pack_indices(sparse.largest(scores, self.kept_now(groups, scene)), groups)
+            message = coders.pack_indices(sparse.largest(scores, self.kept_now(groups, scene)), groups)
         replies = yield AllGather([message], exact=False)
         positions = []
         for leader in leaders:
             if replies[leader][0].numel() == 0:
                 raise WireError(f"rank {leader} leads {self} at step {scene.step} and sent no positions.")
-            positions.append(sparse.unpack_indices(replies[leader][0], groups))
+            positions.append(coders.unpack_indices(replies[leader][0], groups))
         return positions[0] if len(positions) == 1 else torch.unique(torch.cat(positions))
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:

@@ -12,7 +12,7 @@ from thinwire.core.schedule import density_at
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import WireError
-from thinwire.kernels import sparse
+from thinwire.kernels import coders, sparse
 
 _COUNT_BYTES = 4
 _SMALL = 2.0**-90  # the largest square must leave room for smaller ones
@@ -81,7 +81,7 @@ class TopK(Sparsifier):
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         scores = magnitudes(x, scene.spec.group)
         indices = sparse.largest(scores, self.kept_now(scores.numel(), scene))
-        packed = sparse.pack_indices(indices, scores.numel())
+        packed = coders.pack_indices(indices, scores.numel())
         return Encoded(chosen(x, indices, scene.spec.group), with_count(indices, packed) if self.varies else packed)
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
@@ -90,7 +90,7 @@ class TopK(Sparsifier):
         count = self.kept(groups)
         if self.varies:
             count, packed = read_count(self, packed, groups), packed[_COUNT_BYTES:]
-        put_back(encoded.values, sparse.unpack_indices(packed, groups, count), scene.spec.group, out, add)
+        put_back(encoded.values, coders.unpack_indices(packed, groups, count), scene.spec.group, out, add)
 
 
 @dataclass(frozen=True)
@@ -121,14 +121,14 @@ class Threshold(Stage):
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         scores = magnitudes(x, scene.spec.group)
         indices = sparse.above(scores, self.value)
-        packed = sparse.pack_indices(indices, scores.numel())
+        packed = coders.pack_indices(indices, scores.numel())
         return Encoded(chosen(x, indices, scene.spec.group), with_count(indices, packed))
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         assert encoded.side is not None
         groups = out.numel() // scene.spec.group
         count = read_count(self, encoded.side, groups)
-        indices = sparse.unpack_indices(encoded.side[_COUNT_BYTES:], groups, count)
+        indices = coders.unpack_indices(encoded.side[_COUNT_BYTES:], groups, count)
         put_back(encoded.values, indices, scene.spec.group, out, add)
 
 
