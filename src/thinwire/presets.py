@@ -10,12 +10,15 @@ from thinwire.core.codec import Codec
 from thinwire.core.text import NAMES
 from thinwire.errors import CodecError
 from thinwire.stages.fourier import FFT
+from thinwire.stages.importance import USUAL_DENSITY, Importance
 from thinwire.stages.integers import Integers
+from thinwire.stages.momentum import Momentum
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
 from thinwire.stages.rangefloat import RangeFloat
 from thinwire.stages.settings import Feedback
 from thinwire.stages.sharedtopk import SharedTopK
 from thinwire.stages.sparsify import TopK
+from thinwire.stages.vote import Ballot, Vote
 
 # Quantisers.
 
@@ -61,6 +64,35 @@ def scalecom(density: float = 1 / 64, beta: float = 0.1, warmup: int = 100) -> C
     return Codec((Feedback(beta=beta), SharedTopK(density, warmup=warmup)))
 
 
+def signsgd(feedback: bool = False) -> Codec:
+    """signSGD with majority vote (Bernstein et al. 2018); the result has the sign of the majority, and is no mean."""
+    votes = Codec((Ballot(), Vote()))
+    return votes if feedback else Codec((Feedback(keep="off"), *votes.stages))
+
+
+def iwp(
+    density: float | None = None,
+    threshold: float | None = None,
+    mask_nodes: int = 2,
+    warmup: int = 0,
+    momentum: float = 0.0,
+) -> Codec:
+    """Importance-weighted pruning (Cheng & Xu 2019); density 1/64 unless a threshold is given.
+
+    `momentum` moves the momentum from the optimiser into the chain, as in the paper: with 0.9, train with plain SGD.
+    It is off by default, because most optimisers have momentum already, and two of them would multiply.
+    """
+    if density is None and threshold is None:
+        density = USUAL_DENSITY
+    stage = Importance(density=density, threshold=threshold, mask_nodes=mask_nodes, warmup=warmup, momentum=momentum)
+    return Codec((stage,))
+
+
+def dgc(density: float = 0.001, momentum: float = 0.9, clip: float | None = None) -> Codec:
+    """Deep gradient compression (Lin et al. 2018): top-k of the velocity. Train with an optimiser without momentum."""
+    return Codec((Momentum(beta=momentum, masking=True, clip=clip), TopK(density=density)))
+
+
 PRESETS: dict[str, Any] = {
     "qsgdinf": qsgdinf,
     "nuqsgdinf": nuqsgdinf,
@@ -69,6 +101,9 @@ PRESETS: dict[str, Any] = {
     "int8": int8,
     "fftsgd": fftsgd,
     "scalecom": scalecom,
+    "signsgd": signsgd,
+    "iwp": iwp,
+    "dgc": dgc,
 }
 
 NAMES.update(PRESETS)

@@ -28,8 +28,9 @@ SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so 
 
 
 def choose_reduction(wire: Sequence[Stage], spec: Spec, ranks: int, wish: str | None) -> str:
-    """The wished reduction if it is legal, else (None) the cheapest legal one by bytes and rounds."""
+    """The wished reduction if it is legal, else (None) what a stage prefers, or the cheapest legal one by bytes and rounds."""
     legal = ("sharded", "gathered", "ring") if wire else ("summed", "ring")
+    wish = wish or next((stage.prefers for stage in wire if stage.prefers), None)
     if wish is not None:
         if wish not in REDUCTIONS:
             raise CodecError(f"there is no reduction {wish!r}; known are {', '.join(REDUCTIONS)}.")
@@ -69,9 +70,9 @@ def reduce(
     if y.numel() == 0:
         return y, y
     if kind == "summed":
-        own = y.clone() if want_own else y
-        (total,) = yield AllReduce([y])
-        return total, own
+        # a backend sums in place, and a stage that changes nothing hands on the very tensor it was given
+        (total,) = yield AllReduce([y.clone() if want_own else y])
+        return total, y
     if kind == "gathered":
         return (yield from _gathered(links, y, rank, want_own))
     if kind == "sharded":

@@ -44,8 +44,12 @@ class Slot:
 
     def rescale(self, factor: float) -> None:
         """Follow a change of the loss scale: what is held was measured in the old unit."""
+        from thinwire.core.codec import Codec
+
         if self.residual is not None:
             self.residual.mul_(factor)
+        for stage, state in zip(Codec.parse(self.chain).stages, self.states, strict=False):
+            stage.rescale(state, factor)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and text only."""

@@ -73,7 +73,7 @@ class Stage:
     the tensors. `wire`: may stand behind the cut, where sums are no longer taken. `unbiased`: decodes to its
     input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
-    touches no data.
+    touches no data. `prefers`: the reduction that gives a wire stage its meaning, taken unless another is asked for.
     """
 
     name: ClassVar[str] = ""
@@ -82,6 +82,7 @@ class Stage:
     rounds: ClassVar[int] = 0
     settles: ClassVar[bool] = False
     settings: ClassVar[bool] = False
+    prefers: ClassVar[str | None] = None
     accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})
     shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default
 
@@ -140,6 +141,9 @@ class Stage:
     def detour(self) -> "Codec | None":
         """How the numbers travel while this stage is not ready; None: as they are."""
         return None
+
+    def rescale(self, state: State, factor: float) -> None:
+        """Follow a change of the loss scale: state that was measured in the gradient's unit is multiplied."""
 
     # Work. None of these may change the state, except the last two, which run after the result is known.
 
