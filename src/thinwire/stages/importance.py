@@ -42,14 +42,14 @@ class Importance(Stage):
     settles: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("density",)
 
-    density: float | None = number(None, low=1e-9, high=1.0, optional=True, help="share of the numbers in each mask (1/64)")
-    threshold: float | None = number(None, low=0.0, high=3e38, optional=True, help="importance above which numbers travel")
+    density: float | None = number(None, low=1e-9, high=1.0, optional=True, help="share of numbers in a mask (1/64)")
+    threshold: float | None = number(None, low=0.0, high=3e38, optional=True, help="importance above which they travel")
     kappa: float | None = number(None, low=0.0, high=1e6, optional=True, help="deviations above the mean importance")
     mask_nodes: int = number(2, low=1, high=2**20, whole=True, help="ranks that choose, in each step")
     warmup: int = number(0, low=0, high=2**40, whole=True, help="steps until the density is reached")
     momentum: float = number(0.0, low=0.0, high=0.9999, help="momentum correction; the optimiser then has none")
     masking: bool = switch(True, help="forget the velocity where numbers have travelled")
-    clip: float | None = number(None, low=1e-30, high=3e38, optional=True, help="norm to clip a tensor's mean gradient at")
+    clip: float | None = number(None, low=1e-30, high=3e38, optional=True, help="norm to clip the mean gradient at")
     guard: float = number(0.01, low=1e-6, high=1e6, help="what keeps small weights from being all-important, in rms(w)")
 
     def __post_init__(self) -> None:
@@ -66,10 +66,10 @@ class Importance(Stage):
 
     @property
     def _share(self) -> float:
-        """The share of numbers in one mask: as asked for, Cantelli's bound for `kappa`, anything for `threshold`."""
+        """The share of numbers in one mask: as asked for; an exponential tail for `kappa`; unknown: all."""
         if self.density is not None:
             return self.density
-        return 1.0 if self.kappa is None else 1 / (1 + self.kappa**2)
+        return 1.0 if self.kappa is None else math.exp(-1 - self.kappa)
 
     def kept(self, numel: int, density: float) -> int:
         return max(1, min(numel, math.ceil(density * numel)))
@@ -133,7 +133,8 @@ class Importance(Stage):
         """The positions this rank would choose: at least one."""
         if scene.weights is None:
             raise CodecError(
-                f"{self} compares gradients with weights, and has none; pass weights=, and let it be the chain's first stage."
+                f"{self} compares gradients with weights, and has none;"
+                " pass weights=, and let it be the first stage of its chain."
             )
         scores = importance(x, scene.weights, self.guard) * scene.ranks  # x is 1/P of the rank's own gradient
         if self.density is not None:

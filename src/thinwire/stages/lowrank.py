@@ -33,7 +33,7 @@ class PowerSGD(Stage):
     shown: ClassVar[tuple[str, ...]] = ("rank",)
 
     rank: int = number(4, low=1, high=4096, whole=True, help="columns of each factor")
-    warmup: int = number(0, low=0, high=2**40, whole=True, help="steps that travel plain before the first compressed one")
+    warmup: int = number(0, low=0, high=2**40, whole=True, help="steps that travel plain before compression")
     least: float = number(2.0, low=1.0, high=1e9, help="compression below which a tensor travels plain")
 
     def fits(self, spec: Spec) -> bool:

@@ -31,7 +31,7 @@ class Momentum(Stage):
 
     beta: float = number(0.9, low=0.0, high=0.9999, help="share of the velocity that is kept from step to step")
     masking: bool = switch(False, help="forget the velocity where this rank's contribution arrived")
-    clip: float | None = number(None, low=1e-30, high=3e38, optional=True, help="norm to clip a tensor's mean gradient at")
+    clip: float | None = number(None, low=1e-30, high=3e38, optional=True, help="norm to clip the mean gradient at")
 
     @property
     def unbiased(self) -> bool:
@@ -66,7 +66,7 @@ class Momentum(Stage):
         """Keep the velocity, but not where this rank's contribution is in the result."""
         velocity = scene.stash["velocity"]
         if self.masking:
-            # the owner of a shard books what a second encoding drops as its own: that did not arrive, whatever `sent` says
+            # the owner of a shard books as its own what a second encoding drops: that did not arrive
             arrived = (scene.stash["sent"] != 0) & (mean != 0)
             waiting = (scene.stash["given"] != 0) & ~arrived
             if bool(waiting.any()):
