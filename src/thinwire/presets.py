@@ -11,6 +11,7 @@ from thinwire.core.text import NAMES
 from thinwire.errors import CodecError
 from thinwire.stages.fourier import FFT
 from thinwire.stages.importance import USUAL_DENSITY, Importance
+from thinwire.stages.importance import Importance
 from thinwire.stages.integers import Integers
 from thinwire.stages.momentum import Momentum
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
@@ -79,11 +80,9 @@ def iwp(
 ) -> Codec:
     """Importance-weighted pruning (Cheng & Xu 2019); density 1/64 unless a threshold is given.
 
-    `momentum` moves the momentum from the optimiser into the chain, as in the paper: with 0.9, train with plain SGD.
+    `momentum` moves the momentum from the optimiser into the chain (momentum correction): with 0.9, train with plain SGD.
     It is off by default, because most optimisers have momentum already, and two of them would multiply.
     """
-    if density is None and threshold is None:
-        density = USUAL_DENSITY
     stage = Importance(density=density, threshold=threshold, mask_nodes=mask_nodes, warmup=warmup, momentum=momentum)
     return Codec((stage,))
 

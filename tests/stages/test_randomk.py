@@ -39,7 +39,10 @@ def test_every_position_is_equally_likely() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    numel=st.integers(1, 200), ranks=st.integers(1, 4), density=st.sampled_from([0.01, 0.3, 1.0]), step=st.integers(0, 99)
+    numel=st.integers(1, 200),
+    ranks=st.integers(1, 4),
+    density=st.sampled_from([0.01, 0.3, 1.0]),
+    step=st.integers(0, 99),
 )
 def test_result_is_the_dense_mean_at_the_sample_and_sizes_are_exact(
     numel: int, ranks: int, density: float, step: int
