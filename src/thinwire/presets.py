@@ -80,7 +80,7 @@ def iwp(
 ) -> Codec:
     """Importance-weighted pruning (Cheng & Xu 2019); density 1/64 unless a threshold is given.
 
-    `momentum` moves the momentum from the optimiser into the chain (momentum correction): with 0.9, train with plain SGD.
+    `momentum` moves the momentum from the optimiser into the chain: with 0.9, train with plain SGD.
     It is off by default, because most optimisers have momentum already, and two of them would multiply.
     """
     stage = Importance(density=density, threshold=threshold, mask_nodes=mask_nodes, warmup=warmup, momentum=momentum)

@@ -29,6 +29,7 @@ class Importance(Stage):
     random but equally everywhere, send the positions of their most important numbers: the largest by `density`, those
     above `threshold`, or those above mean(I) + kappa * std(I). All ranks sum their v at the union of these positions;
     so the support does not grow with the number of ranks. What stays behind is held by error feedback.
+    A small `guard` (0.01) is the paper's ratio; a large one turns importance into magnitude, which measures better.
 
     `warmup` lowers the density from 1/4 to `density`, by the same factor at each step. `momentum` > 0 is momentum
     correction with factor masking, and `clip` the local clipping, both as in the `momentum` stage.
@@ -50,7 +51,7 @@ class Importance(Stage):
     momentum: float = number(0.0, low=0.0, high=0.9999, help="momentum correction; the optimiser then has none")
     masking: bool = switch(True, help="forget the velocity where numbers have travelled")
     clip: float | None = number(None, low=1e-30, high=3e38, optional=True, help="norm to clip the mean gradient at")
-    guard: float = number(0.01, low=1e-6, high=1e6, help="what keeps small weights from being all-important, in rms(w)")
+    guard: float = number(1.0, low=1e-6, high=1e6, help="what keeps small weights from being all-important, in rms(w)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
