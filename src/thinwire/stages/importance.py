@@ -29,7 +29,7 @@ class Importance(Stage):
     random but equally everywhere, send the positions of their most important numbers: the largest by `density`, those
     above `threshold`, or those above mean(I) + kappa * std(I). All ranks sum their v at the union of these positions;
     so the support does not grow with the number of ranks. What stays behind is held by error feedback.
-    A small `guard` (0.01) is the paper's ratio; a large one turns importance into magnitude, which measures better.
+    A small `guard` (0.01) comes close to the bare ratio; a large one turns importance into magnitude.
 
     `warmup` lowers the density from 1/4 to `density`, by the same factor at each step. `momentum` > 0 is momentum
     correction with factor masking, and `clip` the local clipping, both as in the `momentum` stage.
