@@ -10,7 +10,6 @@ from thinwire.core.codec import Codec
 from thinwire.core.text import NAMES
 from thinwire.errors import CodecError
 from thinwire.stages.fourier import FFT
-from thinwire.stages.importance import USUAL_DENSITY, Importance
 from thinwire.stages.importance import Importance
 from thinwire.stages.integers import Integers
 from thinwire.stages.momentum import Momentum
@@ -87,9 +86,9 @@ def iwp(
     return Codec((stage,))
 
 
-def dgc(density: float = 0.001, momentum: float = 0.9, clip: float | None = None) -> Codec:
+def dgc(density: float = 0.001, momentum: float = 0.9, clip: float | None = None, warmup: int = 400) -> Codec:
     """Deep gradient compression (Lin et al. 2018): top-k of the velocity. Train with an optimiser without momentum."""
-    return Codec((Momentum(beta=momentum, masking=True, clip=clip), TopK(density=density)))
+    return Codec((Momentum(beta=momentum, masking=True, clip=clip), TopK(density=density, warmup=warmup)))
 
 
 PRESETS: dict[str, Any] = {

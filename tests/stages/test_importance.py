@@ -38,7 +38,10 @@ def own_mask(stage: Importance, share: Tensor, weights: Tensor, ranks: int, kept
 
 @settings(max_examples=60, deadline=None)
 @given(
-    numel=st.integers(1, 300), ranks=st.integers(1, 5), nodes=st.integers(1, 6), seed=st.integers(0, 10**6),
+    numel=st.integers(1, 300),
+    ranks=st.integers(1, 5),
+    nodes=st.integers(1, 6),
+    seed=st.integers(0, 10**6),
     rule=st.sampled_from(["density=0.05", "density=0.4", "kappa=1.5", "threshold=2.0"]),
 )
 def test_result_is_the_dense_mean_at_the_union_of_the_mask_nodes_masks(

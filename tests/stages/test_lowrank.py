@@ -30,8 +30,12 @@ def error(found: Tensor, wanted: Tensor) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    rows=st.integers(24, 60), columns=st.integers(24, 60), rank=st.integers(1, 3), ranks=st.integers(1, 4),
-    seed=st.integers(0, 10**5), scale=st.sampled_from([1e-18, 1.0, 1e15]),
+    rows=st.integers(24, 60),
+    columns=st.integers(24, 60),
+    rank=st.integers(1, 3),
+    ranks=st.integers(1, 4),
+    seed=st.integers(0, 10**5),
+    scale=st.sampled_from([1e-18, 1.0, 1e15]),
 )
 def test_a_sum_of_low_rank_is_returned_exactly_at_the_first_step(
     rows: int, columns: int, rank: int, ranks: int, seed: int, scale: float

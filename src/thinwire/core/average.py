@@ -76,7 +76,6 @@ def _walk_in(codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn) -> Rounds
     prefix, wire, wish = codec.prefix, Link.chain(codec, codec.tail, scenes), turn.reduction
     for at, i in enumerate(prefix):
         stage, scene = codec.stages[i], scenes[i]
-        scene.spec = _known(scene.spec, y)
         if not stage.ready(scene.state, scene.spec):
             prefix, wire, wish = prefix[:at], _detour(stage.detour(), y.numel(), turn), None
             break
@@ -91,9 +90,9 @@ def _walk_in(codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn) -> Rounds
 def _follow(codec: Codec, scenes: list[Scene], at: int, numel: int) -> None:
     """Tell the stages behind `at` how many numbers it gave, where only the agreed context could say that."""
     spec = codec.stages[at].out(scenes[at].spec)
-    if spec.numel == numel:
+    if spec.exact and spec.numel == numel:
         return
-    spec = replace(spec, numel=numel)
+    spec = replace(spec, numel=numel, exact=True)
     for i in codec.working[codec.working.index(at) + 1 :]:
         scenes[i].spec = spec
         spec = codec.stages[i].out(spec)
@@ -151,11 +150,6 @@ def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:
         links.append(Link(codec.stages[i], scene))
         spec = codec.stages[i].out(spec)
     return links
-
-
-def _known(spec: Spec, y: Tensor) -> Spec:
-    """The spec with the length that a stage before left open; all ranks have the same one in the sum space."""
-    return spec if spec.exact and spec.numel == y.numel() else replace(spec, numel=y.numel(), exact=True)
 
 
 def _agree_on_wire(links: Sequence[Link], y: Tensor) -> Rounds[None]:

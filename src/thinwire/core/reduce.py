@@ -28,7 +28,7 @@ SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so 
 
 
 def choose_reduction(wire: Sequence[Stage], spec: Spec, ranks: int, wish: str | None) -> str:
-    """The wished reduction if it is legal, else (None) what a stage prefers, or the cheapest legal one by bytes and rounds."""
+    """The wished reduction if it is legal; else what a stage prefers, or the cheapest legal one by bytes and rounds."""
     legal = ("sharded", "gathered", "ring") if wire else ("summed", "ring")
     wish = wish or next((stage.prefers for stage in wire if stage.prefers), None)
     if wish is not None:

@@ -12,7 +12,7 @@ from thinwire.core.options import number, switch
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage, State
 from thinwire.errors import CodecError
-from thinwire.kernels import sparse
+from thinwire.kernels import coders, sparse
 from thinwire.kernels.reference.hashing import hash32
 from thinwire.stages.momentum import clipped, next_velocity, rescale_velocity
 
@@ -86,7 +86,7 @@ class Importance(Stage):
         """Masks are sent by mask_nodes of the ranks in turn, lengths by all of them."""
         if self.density == 1.0:
             return Size(0)
-        mask = sparse.expected_indices_size(spec.numel, self.kept(spec.numel, self._share))
+        mask = coders.expected_indices_size(spec.numel, self.kept(spec.numel, self._share))
         return Size((ranks - 1) * (LENGTH_BYTES + min(1.0, self.mask_nodes / ranks) * mask), exact=False)
 
     # State.
@@ -123,10 +123,10 @@ class Importance(Stage):
         nodes = mask_nodes(scene.shared_key(), self.mask_nodes, scene.ranks)
         mask = torch.empty(0, dtype=torch.uint8, device=x.device)
         if scene.rank in nodes:
-            mask = sparse.pack_indices(self.important(x, kept, scene), x.numel())
+            mask = coders.pack_indices(self.important(x, kept, scene), x.numel())
         scene.count("mask_bytes", mask.numel())
         replies = yield AllGather([mask], exact=False)
-        indices = _union([sparse.unpack_indices(replies[node][0], x.numel()) for node in nodes], x.numel())
+        indices = _union([coders.unpack_indices(replies[node][0], x.numel()) for node in nodes], x.numel())
         scene.count("elements_sent", indices.numel())
         return indices
 
