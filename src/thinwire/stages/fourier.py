@@ -14,7 +14,7 @@ from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Chunked(Stage):
     """An orthonormal map of each chunk of consecutive numbers; the rest at the end is a shorter chunk of its own.
 
@@ -62,7 +62,7 @@ class Chunked(Stage):
                 out[low:high].add_(x) if add else out[low:high].copy_(x)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FFT(Chunked):
     """The real FFT of each chunk, as pairs (real, imaginary) that a stage behind it chooses or drops together.
 
@@ -97,7 +97,7 @@ class FFT(Chunked):
         return x
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DCT(Chunked):
     """The discrete cosine transform (DCT-II, orthonormal) of each chunk: real coefficients, chosen one by one.
 

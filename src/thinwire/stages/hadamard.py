@@ -17,7 +17,7 @@ from thinwire.kernels.reference.hashing import hash32, make_key
 _FACTOR = 64  # a transform of N is done as matrix products with Hadamard matrices of at most this size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Hadamard(Stage):
     """H D x / sqrt(N) for each chunk of N numbers: random signs D, then the Walsh-Hadamard matrix H.
 

@@ -20,7 +20,7 @@ USUAL_DENSITY = 1 / 64
 FIRST_DENSITY = 0.25  # where a warm-up begins, as in DGC
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Importance(Stage):
     """Only numbers that are large for their weight travel, at positions all ranks share, by a dense all-reduce.
 

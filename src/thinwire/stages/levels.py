@@ -28,7 +28,7 @@ _SWEEPS = 30
 _LEAST_GAP = 1e-5  # between neighbouring levels, as a share of the upper one: they must stay apart in fp32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ALQ(Bucketed):
     """Stochastic rounding to levels 0 = l_0 < ... < l_m = 1, m = 2^(bits-1) - 1, that suit the gradients of the run.
 

@@ -15,7 +15,7 @@ from thinwire.kernels.reference.hashing import hash32, uniform24
 _NEGLIGIBLE = 1e-5  # a direction with less than this share of the largest one is rounding noise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PowerSGD(Stage):
     """One step of subspace iteration: the mean M of the ranks' matrices becomes A (M^T A)^T of rank `rank`.
 

@@ -12,7 +12,7 @@ from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, Stage, State
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Momentum(Stage):
     """Momentum correction: each rank's velocity u = beta u + g enters the chain in place of its gradient g.
 

@@ -15,7 +15,7 @@ from thinwire.kernels.reference.hashing import hash32, make_key
 from thinwire.stages.importance import scatter
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RandomK(Stage):
     """ceil(density * n) numbers at random positions that cost no bytes: every rank draws the same ones.
 

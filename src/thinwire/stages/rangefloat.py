@@ -26,7 +26,7 @@ class _Header(NamedTuple):
     maximum: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RangeFloat(Stage):
     """A float of `bits` bits with `mantissa` of them, whose codes cover just [min, max] of the data.
 

@@ -7,7 +7,7 @@ from thinwire.core.options import choice, number
 from thinwire.core.stage import Stage
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Feedback(Stage):
     """How error feedback keeps what a chain failed to deliver: `feedback(keep=bf16) | topk(density=0.01)`.
 

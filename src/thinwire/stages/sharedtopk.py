@@ -17,7 +17,7 @@ from thinwire.kernels.reference.indices import expected_indices_size
 from thinwire.stages.sparsify import Sparsifier, chosen, magnitudes, put_back
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SharedTopK(Sparsifier):
     """Where `leaders` ranks have their ceil(density * n) largest numbers, all ranks send theirs.
 

@@ -18,7 +18,7 @@ _COUNT_BYTES = 4
 _SMALL = 2.0**-90  # the largest square must leave room for smaller ones
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sparsifier(Stage):
     """A stage that keeps a share of its numbers, or of its groups of numbers, which may change from step to step.
 
@@ -58,7 +58,7 @@ class Sparsifier(Stage):
         return spec.group
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TopK(Sparsifier):
     """The ceil(density * n) numbers of largest magnitude; ties go to the lower position.
 
@@ -93,7 +93,7 @@ class TopK(Sparsifier):
         put_back(encoded.values, coders.unpack_indices(packed, groups, count), scene.spec.group, out, add)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Threshold(Stage):
     """The numbers of magnitude above `value`: as many as there are.
 

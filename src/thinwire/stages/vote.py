@@ -15,7 +15,7 @@ from thinwire.kernels.reference.hashing import hash32
 _COUNTED = 0x7FFFF000  # sign and 12 bits of mantissa cleared: up to 4,096 votes of this scale add up without rounding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ballot(Stage):
     """Every rank's sign of each number, times one scale that all ranks share: votes of equal weight.
 
@@ -48,7 +48,7 @@ class Ballot(Stage):
             out.copy_(encoded.values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Vote(Stage):
     """One bit for each number and mean|x| for each message; a tie (zero) is broken at random.
 
