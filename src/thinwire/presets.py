@@ -13,9 +13,10 @@ from thinwire.stages.fourier import FFT
 from thinwire.stages.importance import Importance
 from thinwire.stages.integers import Integers
 from thinwire.stages.momentum import Momentum
+from thinwire.stages.pca import PCA
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
 from thinwire.stages.rangefloat import RangeFloat
-from thinwire.stages.settings import Feedback
+from thinwire.stages.settings import Delay, Feedback
 from thinwire.stages.sharedtopk import SharedTopK
 from thinwire.stages.sparsify import TopK
 from thinwire.stages.vote import Ballot, Vote
@@ -33,9 +34,10 @@ def nuqsgdinf(bits: int = 4, bucket: int = 512) -> Codec:
     return Codec((NUQSGD(bits=bits, norm="max", bucket=bucket),))
 
 
-def onebit(bucket: int = 512) -> Codec:
-    """1-bit SGD with feedback of both encodings (Seide et al. 2014)."""
-    return Codec((Sign(bucket=bucket),))
+def onebit(bucket: int = 512, warmup: int = 0) -> Codec:
+    """1-bit SGD with feedback of both encodings (Seide et al. 2014), after `warmup` steps as they are."""
+    sign = Codec((Sign(bucket=bucket),))
+    return Delay(steps=warmup) | sign if warmup else sign
 
 
 def terngrad(clip: float | None = 2.5, bucket: int = 512) -> Codec:
@@ -91,6 +93,25 @@ def dgc(density: float = 0.001, momentum: float = 0.9, clip: float | None = None
     return Codec((Momentum(beta=momentum, masking=True, clip=clip), TopK(density=density, warmup=warmup)))
 
 
+# Learnt bases.
+
+
+def gradiveq(
+    ratio: float | None = None,
+    energy: float | None = None,
+    warmup: int = 40,
+    sample: int = 20,
+    reuse: int = 400,
+    slice: int | None = None,
+    order: str = "rows",
+    pool: bool = True,
+    travel: str | None = None,
+    limit: float | None = 0.2,
+) -> Codec:
+    """GradiVeQ (Yu et al. 2018): one PCA basis a layer, coefficients summed by the all-reduce."""
+    return Codec((PCA(ratio, energy, warmup, sample, reuse, slice, order, pool, travel=travel, limit=limit),))
+
+
 PRESETS: dict[str, Any] = {
     "qsgdinf": qsgdinf,
     "nuqsgdinf": nuqsgdinf,
@@ -102,6 +123,7 @@ PRESETS: dict[str, Any] = {
     "signsgd": signsgd,
     "iwp": iwp,
     "dgc": dgc,
+    "gradiveq": gradiveq,
 }
 
 NAMES.update(PRESETS)

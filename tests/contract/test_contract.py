@@ -120,7 +120,7 @@ def test_slots_survive_a_checkpoint(row: str) -> None:
     assert torch.equal(straight.means[0], resumed.means[0])
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if not any(s.rounds for s in thinwire.Codec.parse(r).stages)])
+@pytest.mark.parametrize("row", [r for r in ROWS if thinwire.Codec.parse(r).self_contained])
 def test_messages_stand_alone(row: str) -> None:
     codec = thinwire.Codec.parse(row)
     for numel in (0, 1, 5, 512, 1000):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.ops import AllGather, AllReduce, AllToAll, Rounds, SendRecv
+from thinwire.core.ring import Encodeds, ring
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
 from thinwire.core.wire import Link, decode_message, encode_message, message_size
@@ -50,14 +51,15 @@ def rounds_of(kind: str, wire: Sequence[Stage], spec: Spec) -> int:
     return {"summed": 1, "gathered": lengths, "sharded": 2 * lengths, "ring": 2 * lengths}[kind]
 
 
-def reduction_bytes(kind: str, wire: Sequence[Stage], spec: Spec, ranks: int) -> Size:
-    """Bytes a rank sends."""
+def reduction_bytes(kind: str, wire: Sequence[Stage], spec: Spec, ranks: int, piece: int = 1) -> Size:
+    """Bytes a rank sends; a ring of additive chains keeps `piece` numbers together."""
     if spec.numel == 0:
         return Size(0)
-    shard = shard_length(wire, spec, ranks)
     if not wire:
+        together = piece if kind == "ring" else 1
+        shard = -(-(spec.numel // together) // ranks) * together
         return Size(2 * (ranks - 1) * shard * (spec.bits // 8), spec.exact)
-    whole = kind == "gathered"
+    whole, shard = kind == "gathered", shard_length(wire, spec, ranks)
     size = message_size(tuple(wire), replace(spec, numel=spec.numel if whole else shard, shape=()))
     framed = size.plus(0 if size.exact else 4)
     return framed.times((ranks - 1) * (1 if whole else 2))
@@ -77,7 +79,7 @@ def reduce(
         return (yield from _gathered(links, y, rank, want_own))
     if kind == "sharded":
         return (yield from _sharded(links, y, rank, ranks, want_own))
-    return (yield from (_ring_encoded(links, y, rank, ranks) if links else _ring_summed(y, rank, ranks)))
+    return (yield from (_ring_encoded(links, y, rank, ranks) if links else ring(Encodeds(y), rank, ranks)))
 
 
 def _gathered(links: Sequence[Link], y: Tensor, rank: int, want_own: bool) -> Rounds[tuple[Tensor, Tensor]]:
@@ -155,24 +157,6 @@ def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Ro
         if hop < ranks - 1:
             message = yield from passed_on(message)
     return total, own
-
-
-def _ring_summed(y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
-    """The ring all-reduce itself, for additive chains: add what arrives, pass it on."""
-    shard = -(-y.numel() // ranks)
-    total = torch.zeros(shard * ranks, dtype=y.dtype, device=y.device)
-    total[: y.numel()] = y
-    rows = total.view(ranks, shard)
-    right, left = (rank + 1) % ranks, (rank - 1) % ranks
-    for hop in range(1, ranks):
-        sending = rows[(rank - hop + 1) % ranks]
-        (received,), _ = yield SendRecv([sending], right, left, [shard])
-        rows[(rank - hop) % ranks] += received
-    for hop in range(ranks - 1):
-        sending = rows[(rank + 1 - hop) % ranks]
-        (received,), _ = yield SendRecv([sending], right, left, [shard])
-        rows[(rank - hop) % ranks] = received
-    return total[: y.numel()], y
 
 
 def shard_length(wire: Sequence[Stage], spec: Spec, ranks: int) -> int:

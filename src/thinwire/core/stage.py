@@ -22,6 +22,28 @@ STEADY: State = {"steady": True}  # the state of a stage that has started up, fo
 EVERYONE = -1  # the "rank" of draws that all ranks share
 
 
+class Parts:
+    """A tensor that an additive stage encodes, and whose sum it decodes, a few parts at a time.
+
+    There are `count` parts, each encoded as `grain` numbers; bounds are given in parts.
+    """
+
+    grain: int
+    count: int
+
+    def encode(self, low: int, high: int) -> Tensor:
+        """This rank's encoded parts from `low` to `high`, flat."""
+        raise NotImplementedError
+
+    def decode(self, values: Tensor, low: int, high: int) -> None:
+        """Take the sum over all ranks of these parts."""
+        raise NotImplementedError
+
+    def result(self) -> Tensor:
+        """The decoded sum, once all its parts are there."""
+        raise NotImplementedError
+
+
 class Encoded(NamedTuple):
     """What a stage hands on: the numbers for the next stage, and its own side bytes for the message."""
 
@@ -73,7 +95,7 @@ class Stage:
     the tensors. `wire`: may stand behind the cut, where sums are no longer taken. `unbiased`: decodes to its
     input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
-    touches no data. `prefers`: the reduction that gives a wire stage its meaning, taken unless another is asked for.
+    touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that gives a wire stage its meaning, taken unless another is asked for.
     """
 
     name: ClassVar[str] = ""
@@ -82,6 +104,7 @@ class Stage:
     rounds: ClassVar[int] = 0
     settles: ClassVar[bool] = False
     settings: ClassVar[bool] = False
+    standalone: ClassVar[bool] = True
     prefers: ClassVar[str | None] = None
     accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})
     shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default
@@ -122,6 +145,10 @@ class Stage:
 
     def grain(self, spec: Spec) -> int:
         """Shards are cut at multiples of this many numbers."""
+        return 1
+
+    def piece(self, spec: Spec) -> int:
+        """Numbers of the output that a ring keeps together: what `parts` encodes at once."""
         return 1
 
     def agreement(self, spec: Spec, ranks: int) -> Size:
@@ -170,6 +197,10 @@ class Stage:
     def received(self, side: Tensor | None, spec: Spec) -> Spec:
         """`out(spec)` as a receiver knows it; stages of variable output read it from their side bytes."""
         return self.out(spec)
+
+    def parts(self, x: Tensor, scene: Scene) -> Parts | None:
+        """For an additive stage that can work on a few parts at a time, so that a ring overlaps work and transfer."""
+        return None
 
     def settle(self, sent: Tensor, scene: Scene) -> None:
         """Change the state that depends on what this rank delivered (`sent`, in the segment's own space)."""

@@ -11,20 +11,23 @@ from thinwire.stages.integers import Integers
 from thinwire.stages.levels import ALQ
 from thinwire.stages.lowrank import PowerSGD
 from thinwire.stages.momentum import Momentum
+from thinwire.stages.pca import PCA
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
 from thinwire.stages.randomk import RandomK
 from thinwire.stages.rangefloat import RangeFloat
-from thinwire.stages.settings import Feedback
+from thinwire.stages.settings import Delay, Feedback
 from thinwire.stages.sharedtopk import SharedTopK
 from thinwire.stages.sparsify import Threshold, TopK
 from thinwire.stages.vote import Ballot, Vote
 
 STAGES: tuple[type[Stage], ...] = (
     Feedback,
+    Delay,
     FP32,
     FP16,
     BF16,
     Integers,
+    PCA,
     QSGD,
     NUQSGD,
     ALQ,

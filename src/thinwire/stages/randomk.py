@@ -26,6 +26,7 @@ class RandomK(Stage):
     name: ClassVar[str] = "randomk"
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
+    standalone: ClassVar[bool] = False  # the support follows from seed and step
     shown: ClassVar[tuple[str, ...]] = ("density",)
 
     density: float = number(low=1e-9, high=1.0, help="share of the numbers that travel")
