@@ -42,7 +42,9 @@ class Contender:
 
     def loss_by_bytes(self) -> list[Point]:
         """Training loss against the bytes that one rank has sent; a point is the mean of neighbouring steps."""
-        return over_seeds([thinned(log.steps) for log in self._drawn()])
+        runs = [log.steps for log in self._drawn()]
+        size = -(-max(map(len, runs)) // MAX_POINTS)
+        return over_seeds([thinned(steps, size) for steps in runs])
 
     def layers(self) -> list[Layer]:
         return next((log.layers for log in self.logs if log.layers), [])
@@ -98,10 +100,9 @@ def over_seeds(runs: Sequence[dict[int, tuple[float, float]]]) -> list[Point]:
     return points
 
 
-def thinned(steps: Sequence[Step]) -> dict[int, tuple[float, float]]:
-    """Last step of each group of neighbours -> (bytes sent until then, mean loss of the group)."""
+def thinned(steps: Sequence[Step], size: int) -> dict[int, tuple[float, float]]:
+    """Last step of each group of `size` neighbours -> (bytes sent until then, mean loss of the group)."""
     known = [(s.step, float(s.bytes_total), s.loss) for s in steps if s.bytes_total is not None and s.loss is not None]
-    size = -(-len(known) // MAX_POINTS)
     groups = [known[start : start + size] for start in range(0, len(known), size)] if known else []
     return {group[-1][0]: (group[-1][1], statistics.fmean(loss for _, _, loss in group)) for group in groups}
 

@@ -1,0 +1,71 @@
+"use strict";
+const figures = JSON.parse(document.getElementById("figures").textContent);
+const root = document.documentElement;
+const hidden = new Set(); // places of the contenders that are switched off
+const phone = matchMedia("(max-width: 640px)");
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+// Every "@name" becomes the value of the CSS variable --name, so that plots follow the theme.
+function painted(value, style) {
+  if (typeof value === "string") return value[0] === "@" ? style.getPropertyValue("--" + value.slice(1)).trim() : value;
+  if (Array.isArray(value)) return value.map((item) => painted(item, style));
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, painted(item, style)]));
+}
+
+function fitted(layout) {
+  const { ticktext, tickangle, tickmode, ...xaxis } = layout.xaxis;
+  if (!phone.matches) return layout;
+  // Fingers scroll the page, they do not draw boxes; and long names of layers leave no room for the plot.
+  const small = { ...layout, dragmode: false, height: Math.min(layout.height, 520), font: { ...layout.font, size: 12 } };
+  if (!ticktext) return small;
+  return { ...small, xaxis: { ...xaxis, tickmode: "auto", tickvals: undefined, title: { text: "Layer, by its place in the model" } } };
+}
+
+function draw() {
+  const style = getComputedStyle(root);
+  for (const [name, figure] of Object.entries(figures)) {
+    const data = figure.data.map((trace) => ({ ...trace, visible: !hidden.has(trace.meta) }));
+    const options = { displaylogo: false, responsive: true, displayModeBar: phone.matches ? false : "hover",
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg", filename: name } };
+    Plotly.react(name, painted(data, style), fitted(painted(figure.layout, style)), options);
+  }
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  const now = root.dataset.theme || (dark.matches ? "dark" : "light");
+  root.dataset.theme = now === "dark" ? "light" : "dark";
+  history.replaceState(null, "", "#" + root.dataset.theme); // a reload keeps it
+  draw();
+});
+
+for (const chip of document.querySelectorAll(".chips button")) {
+  chip.addEventListener("click", () => {
+    const place = Number(chip.dataset.place);
+    hidden.has(place) ? hidden.delete(place) : hidden.add(place);
+    chip.setAttribute("aria-pressed", String(!hidden.has(place)));
+    draw();
+  });
+}
+
+for (const head of document.querySelectorAll("thead th")) {
+  head.addEventListener("click", () => {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    for (const other of head.parentNode.children) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const body = head.closest("table").tBodies[0];
+    const place = head.cellIndex;
+    const worth = (row) => row.cells[place].dataset.order;
+    const rows = [...body.rows].sort((a, b) => {
+      if (place === 0) return (up ? 1 : -1) * a.cells[0].textContent.localeCompare(b.cells[0].textContent);
+      if (worth(a) === undefined || worth(b) === undefined) return (worth(a) === undefined) - (worth(b) === undefined);
+      return (up ? 1 : -1) * (worth(a) - worth(b));
+    });
+    body.append(...rows);
+  });
+}
+
+dark.addEventListener("change", draw);
+phone.addEventListener("change", draw);
+draw();
+root.dataset.drawn = "yes";
