@@ -41,7 +41,7 @@ WAYS = (
     Way("nuqsgd", "nuqsgd(bits=4, bucket=512) | huffman", 8.8, 0.045, 0.28, 0.001),
     Way("gradiveq", "ef | pca(ratio=8) | qsgd(bits=8)", 21, 0.03, 0.42, 0.006),
     Way("fftsgd", "ef | fft(keep=0.15) | rangefloat(bits=8)", 12.4, 0.11, 0.37, 0.004),
-    Way("adacomp", "ef | adacomp(bin=50) | indices | elias", 30, 0.75, 0.71, 0.021),
+    Way("adacomp", "ef | adacomp(bin=50) | indices | elias", 30, 1.4, 0.71, 0.021),
     Way("torch-fp16", "torch-fp16", 2, 0.002, 2.4e-4, baseline=True),
 )
 

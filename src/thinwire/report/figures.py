@@ -20,9 +20,10 @@ PARTS = {
     "encode": ("encode", "@part-encode", "/"),
     "communicate": ("communicate", "@part-communicate", ""),
     "decode": ("decode", "@part-decode", "\\"),
-    "wait": ("wait for gradients", "@part-communicate", "x"),
-    "whole step": ("whole step, parts not measured", "@part-unknown", "."),
+    "wait": ("wait", "@part-communicate", "x"),
+    "whole step": ("not broken down", "@part-unknown", "."),
 }
+HATCHED = {"fillmode": "overlay", "fgcolor": "@surface", "size": 7, "solidity": 0.25}
 
 
 def accuracy_figure(contenders: Sequence[Contender]) -> Figure:
@@ -87,18 +88,26 @@ def speed_figure(contenders: Sequence[Contender]) -> Figure:
         "width": 0.68,
         "marker": {
             "color": [f"@{c.look.token}" if up >= 1 else "@bad" for c, up in zip(rows, ups, strict=True)],
-            "pattern": {"shape": ["" if up >= 1 else "/" for up in ups], "fgcolor": "@surface", "size": 6},
+            "pattern": {**HATCHED, "shape": ["" if up >= 1 else "/" for up in ups]},
         },
-        "text": [f" {show_times(up)}{' slower' if up < 1 else ''}" for up in ups],
-        "textposition": "outside",
-        "textfont": {"color": ["@text" if up >= 1 else "@bad" for up in ups]},
-        "cliponaxis": False,
         "customdata": [f"{escape(c.label)}</b><br>step {show_seconds(c.standing.step_seconds)}" for c in rows],
         "hovertemplate": "<b>%{customdata}<br>speed-up %{x:.3f}<extra></extra>",
         "showlegend": False,
     }
-    x = _axis("Times as fast as uncompressed training (per step)", rangemode="tozero", range=[0, 1.22 * max(ups, default=1)])
-    figure = _figure([bars], height=_bars_height(rows), x=x, y=_rows_axis(rows))
+    # Beside the bar, or beside the line at 1 for those who do not reach it.
+    words = {
+        "type": "scatter",
+        "mode": "text",
+        "x": [max(up, 1.0) for up in ups],
+        "y": bars["y"],
+        "text": [f" {show_times(up)}{' slower' if up < 1 else ''}" for up in ups],
+        "textposition": "middle right",
+        "textfont": {"color": ["@text" if up >= 1 else "@bad" for up in ups]},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    x = _axis("Times as fast as uncompressed", rangemode="tozero", range=[0, 1.22 * max(ups, default=1)], fixedrange=True)
+    figure = _figure([bars, words], height=_bars_height(rows), x=x, y=_rows_axis(rows))
     line = {"color": "@muted", "width": 1.5, "dash": "dash"}
     figure["layout"]["shapes"] = [{"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": line}]
     return figure
@@ -119,14 +128,13 @@ def parts_figure(contenders: Sequence[Contender]) -> Figure:
             "y": list(range(len(rows))),
             "x": [row.get(part) for row in parts],
             "width": 0.68,
-            "marker": {"color": colour, "pattern": {"shape": pattern, "fgcolor": "@surface", "size": 7, "solidity": 0.2}},
+            "marker": {"color": colour, "pattern": {**HATCHED, "shape": pattern}},
             "customdata": [_part_hover(c, says, row.get(part)) for c, row in zip(rows, parts, strict=True)],
             "hovertemplate": "%{customdata}<extra></extra>",
         })  # fmt: skip
-    figure = _figure(traces, height=_bars_height(rows) + 40, x=_axis("Seconds of a step (median)"), y=_rows_axis(rows))
-    legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"}
+    figure = _figure(traces, height=_bars_height(rows), x=_axis("Seconds of a step (median)", fixedrange=True), y=_rows_axis(rows))
+    legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "entrywidth": 112, "traceorder": "normal", "font": {"size": 12}}
     figure["layout"] |= {"barmode": "stack", "legend": legend}
-    figure["layout"]["margin"]["t"] = 44
     return figure
 
 
@@ -152,8 +160,8 @@ def layers_figure(contenders: Sequence[Contender]) -> Figure:
     x = _axis(tickmode="array", tickvals=list(range(len(names))), ticktext=names, tickangle=-55, anchor="y2")
     x |= {"range": [-0.6, len(names) - 0.4], "showgrid": False, "zeroline": False}
     titles = [("Times fewer bytes than fp32", 1.0), ("Relative error of the averaged gradient", 0.44)]
-    figure = _figure(traces, height=640, x=x, y=_axis(type="log", domain=[0.56, 1]), titles=titles)
-    figure["layout"]["yaxis2"] = _axis(type="log", domain=[0, 0.44])
+    figure = _figure(traces, height=640, x=x, y=_log_axis("×", domain=[0.56, 1]), titles=titles)
+    figure["layout"]["yaxis2"] = _log_axis("", domain=[0, 0.44])
     bands = [{"type": "rect", "x0": i - 0.5, "x1": i + 0.5, "y0": 0, "y1": 1} for i in range(1, len(names), 2)]
     style = {"yref": "paper", "fillcolor": "@stripe", "line": {"width": 0}, "layer": "below"}
     figure["layout"]["shapes"] = [band | style for band in bands]
@@ -189,18 +197,26 @@ def _layer_hover(c: Contender) -> list[str]:
 
 def _axis(title: str = "", **options: Any) -> Figure:
     shared: Figure = {"gridcolor": "@grid", "linecolor": "@grid", "zeroline": False, "automargin": True, "ticks": ""}
-    return shared | ({"title": {"text": title, "standoff": 12}} if title else {}) | options
+    return shared | ({"title": {"text": title, "standoff": 12, "font": {"size": 13, "color": "@muted"}}} if title else {}) | options
+
+
+def _log_axis(unit: str, **options: Any) -> Figure:
+    """Decades written out, with 2 and 5 between them."""
+    ticks = [step * 10.0**decade for decade in range(-7, 5) for step in (1, 2, 5)]
+    texts = [f"{tick:g}{unit}" if tick >= 1e-4 else f"{tick:.0e}" for tick in ticks]
+    shown = [text if text.lstrip("0.")[0] in "1" or tick > 1 else "" for tick, text in zip(ticks, texts, strict=True)]
+    return _axis(type="log", tickmode="array", tickvals=ticks, ticktext=shown, **options)
 
 
 def _rows_axis(rows: Sequence[Contender]) -> Figure:
     """Bars by name, the first on top."""
     names = [f"{escape(shortened(c.label))}  " for c in rows]
-    ticks = {"tickmode": "array", "tickvals": list(range(len(rows))), "ticktext": names}
+    ticks = {"tickmode": "array", "tickvals": list(range(len(rows))), "ticktext": names, "fixedrange": True}
     return _axis(range=[len(rows) - 0.45, -0.55], showgrid=False, **ticks)
 
 
 def _bars_height(rows: Sequence[Contender]) -> int:
-    return 84 + 36 * max(1, len(rows))
+    return 130 + 36 * max(1, len(rows))
 
 
 def _figure(
@@ -213,7 +229,8 @@ def _figure(
     ]
     layout: Figure = {
         "height": height,
-        "margin": {"l": 8, "r": 16, "t": 34 if titles else 10, "b": 8},
+        "margin": {"l": 8, "r": 16, "t": 36 if titles else 8, "b": 8},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "@muted", "activecolor": "@text"},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "@text"},

@@ -135,7 +135,7 @@ def table_row(c: Contender, plain: Contender | None) -> str:
         cell(s.bytes_per_step, show_bytes(s.bytes_per_step)),
         cell(s.wire_ratio, show_times(s.wire_ratio)),
         accuracy_cell(s.accuracy, base),
-        cell(s.test_loss and s.test_loss.mean, show_spread(s.test_loss, 1, 4)),
+        cell(s.test_loss and s.test_loss.mean, show_spread(s.test_loss, 1, 3)),
         cell(s.seconds_to_target, "not reached" if is_missed(c) else show_seconds(s.seconds_to_target) + reached),
         cell(s.relative_error, "–" if s.relative_error is None else f"{s.relative_error:.3g}"),
         cell(len(c.logs), f"{s.runs} of {len(c.logs)}"),

@@ -21,7 +21,7 @@ def show_bytes(count: float | None) -> str:
 
 
 def show_times(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{significant(ratio)}×"
+    return "–" if ratio is None else f"{significant(ratio, 3 if ratio >= 1 else 2)}×"
 
 
 def show_percent(share: float | None) -> str:

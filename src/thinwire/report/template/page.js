@@ -26,8 +26,11 @@ function draw() {
   const style = getComputedStyle(root);
   for (const [name, figure] of Object.entries(figures)) {
     const data = figure.data.map((trace) => ({ ...trace, visible: !hidden.has(trace.meta) }));
-    const options = { displaylogo: false, responsive: true, displayModeBar: phone.matches ? false : "hover",
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg", filename: name } };
+    const still = phone.matches || figure.layout.xaxis.fixedrange;
+    // A list of what may be there: plotly's own would offer to upload the plot.
+    const options = { displaylogo: false, displayModeBar: still ? false : "hover", plotlyServerURL: "",
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+      toImageButtonOptions: { format: "svg", filename: "thinwire-" + name } };
     Plotly.react(name, painted(data, style), fitted(painted(figure.layout, style)), options);
   }
 }
@@ -68,4 +71,6 @@ for (const head of document.querySelectorAll("thead th")) {
 dark.addEventListener("change", draw);
 phone.addEventListener("change", draw);
 draw();
+const watcher = new ResizeObserver((seen) => seen.forEach(({ target }) => Plotly.Plots.resize(target)));
+for (const name of Object.keys(figures)) watcher.observe(document.getElementById(name));
 root.dataset.drawn = "yes";
