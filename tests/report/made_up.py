@@ -12,7 +12,10 @@ RING_BYTES = 2 * 3 / 4 * 4 * PARAMETERS
 LINK_BYTES = 100e6 / 8 * 0.95
 COMPUTE_SECONDS = 0.16
 LAYERS = (
-    *((f"features.{3 * i}.weight", [w, v, 3, 3]) for i, (v, w) in enumerate([(1, 32), (32, 64), (64, 128), (128, 128)])),
+    *(
+        (f"features.{3 * i}.weight", [w, v, 3, 3])
+        for i, (v, w) in enumerate([(1, 32), (32, 64), (64, 128), (128, 128)])
+    ),
     *((f"features.{3 * i}.bias", [w]) for i, w in enumerate([32, 64, 128, 128])),
     ("classifier.0.weight", [256, 3200]),
     ("classifier.0.bias", [256]),
@@ -61,9 +64,15 @@ def run_of(way: Way, seed: int, steps: int) -> Run:
         recipe={"name": "fashion-vgg", "model": "vgg", "batch": 32, "steps": steps, "lr": 0.05},
         parameters=PARAMETERS,
         target_accuracy=0.85,
-        command=f"thinwire compare --hosts 4 --link 100mbit --steps {steps} --seeds 2 --codecs {','.join(w.label for w in WAYS)}",
+        command="thinwire compare --hosts 4 --link 100mbit --seeds 2 --codecs " + ",".join(way.label for way in WAYS),
         versions={"thinwire": "0.1.0", "torch": "2.13.0", "python": "3.11.2"},
-        machine={"system": "Linux 6.1", "processor": "a processor", "cores": 2, "memory_bytes": 8 << 30, "native": True},
+        machine={
+            "system": "Linux 6.1",
+            "processor": "a processor",
+            "cores": 2,
+            "memory_bytes": 8 << 30,
+            "native": True,
+        },
         started="2026-01-02T03:04:05+00:00",
     )
 
@@ -131,7 +140,13 @@ def failed_run(label: str, error: str) -> list[Record]:
 
 
 def write_results(
-    path: Path, ways: tuple[Way, ...] = WAYS, *, seeds: int = 2, steps: int = 100, evals: bool = True, extra: list[Record] | None = None
+    path: Path,
+    ways: tuple[Way, ...] = WAYS,
+    *,
+    seeds: int = 2,
+    steps: int = 100,
+    evals: bool = True,
+    extra: list[Record] | None = None,
 ) -> Path:
     with Writer(path) as writer:
         for seed in range(seeds):

@@ -22,6 +22,9 @@ class Point:
     low: float
     high: float
 
+    def in_units(self, x: float = 1.0, y: float = 1.0) -> "Point":
+        return Point(self.step, self.x / x, self.y / y, self.low / y, self.high / y)
+
 
 @dataclass(frozen=True)
 class Contender:

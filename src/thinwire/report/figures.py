@@ -9,20 +9,12 @@ from html import escape
 from typing import Any
 
 from thinwire.report.contenders import Contender, Point, ranked
-from thinwire.report.palette import DASHES, MARKERS
+from thinwire.report.palette import DASHES, MARKERS, PARTS
 from thinwire.report.wording import shortened, show_bytes, show_percent, show_seconds, show_times, significant
 
 Figure = dict[str, Any]
 
-# Part of a step -> (what the legend says, colour, pattern); the patterns tell them apart without colour.
-PARTS = {
-    "compute": ("compute", "@part-compute", ""),
-    "encode": ("encode", "@part-encode", "/"),
-    "communicate": ("communicate", "@part-communicate", ""),
-    "decode": ("decode", "@part-decode", "\\"),
-    "wait": ("wait", "@part-communicate", "x"),
-    "whole step": ("not broken down", "@part-unknown", "."),
-}
+TEXT_ALONE = "%{text}<extra></extra>"  # labels stand in the text, where plotly does not look for more templates
 HATCHED = {"fillmode": "overlay", "fgcolor": "@surface", "size": 7, "solidity": 0.25}
 
 
@@ -30,9 +22,10 @@ def accuracy_figure(contenders: Sequence[Contender]) -> Figure:
     """Accuracy against the wall-clock."""
     traces = []
     for place, c in enumerate(contenders):
-        points = [Point(p.step, p.x, 100 * p.y, 100 * p.low, 100 * p.high) for p in c.accuracy_by_time()]
+        points = [p.in_units(y=0.01) for p in c.accuracy_by_time()]
         says = [
-            f"step {p.step}, {show_seconds(p.x)}<br>accuracy {show_percent(p.y / 100)}{_range(c, p, '%')}" for p in points
+            f"step {p.step}, {show_seconds(p.x)}<br>accuracy {show_percent(p.y / 100)}{_range(c, p, '%')}"
+            for p in points
         ]
         traces += curve_traces(c, place, points, says, markers=True)
     return _figure(traces, height=430, x=_axis("Seconds of training"), y=_axis(), titles=[("Test accuracy, %", 1.0)])
@@ -42,7 +35,7 @@ def loss_figure(contenders: Sequence[Contender]) -> Figure:
     """Training loss against bytes sent, on a logarithmic axis of bytes: codecs differ by orders of magnitude."""
     traces = []
     for place, c in enumerate(contenders):
-        points = [Point(p.step, p.x / 1e6, p.y, p.low, p.high) for p in c.loss_by_bytes() if p.x > 0]
+        points = [p.in_units(x=1e6) for p in c.loss_by_bytes() if p.x > 0]
         says = [f"step {p.step}, {show_bytes(p.x * 1e6)} sent<br>loss {p.y:.4f}{_range(c, p)}" for p in points]
         traces += curve_traces(c, place, points, says, markers=False)
     x = _axis("MB sent by each rank (logarithmic)", type="log", dtick=1)
@@ -70,8 +63,8 @@ def curve_traces(c: Contender, place: int, points: Sequence[Point], says: list[s
         "mode": "lines+markers" if markers or len(points) == 1 else "lines",
         "line": {"color": f"@{c.look.token}", "width": 2.2, "dash": DASHES[c.look.dash][0]},
         "marker": {"color": f"@{c.look.token}", "size": 7, "symbol": MARKERS[c.look.marker][0]},
-        "text": says,
-        "hovertemplate": f"<b>{escape(c.label)}</b><br>%{{text}}<extra></extra>",
+        "text": [f"<b>{escape(c.label)}</b><br>{words}" for words in says],
+        "hovertemplate": TEXT_ALONE,
     }
     return [{**shared, **band}] * (len(c.logs) > 1) + [{**shared, **line}]
 
@@ -90,8 +83,11 @@ def speed_figure(contenders: Sequence[Contender]) -> Figure:
             "color": [f"@{c.look.token}" if up >= 1 else "@bad" for c, up in zip(rows, ups, strict=True)],
             "pattern": {**HATCHED, "shape": ["" if up >= 1 else "/" for up in ups]},
         },
-        "customdata": [f"{escape(c.label)}</b><br>step {show_seconds(c.standing.step_seconds)}" for c in rows],
-        "hovertemplate": "<b>%{customdata}<br>speed-up %{x:.3f}<extra></extra>",
+        "hovertext": [
+            f"<b>{escape(c.label)}</b><br>step {show_seconds(c.standing.step_seconds)}<br>speed-up {up:.3f}"
+            for c, up in zip(rows, ups, strict=True)
+        ],
+        "hoverinfo": "text",
         "showlegend": False,
     }
     # Beside the bar, or beside the line at 1 for those who do not reach it.
@@ -106,7 +102,7 @@ def speed_figure(contenders: Sequence[Contender]) -> Figure:
         "hoverinfo": "skip",
         "showlegend": False,
     }
-    x = _axis("Times as fast as uncompressed", rangemode="tozero", range=[0, 1.22 * max(ups, default=1)], fixedrange=True)
+    x = _axis("Times as fast as uncompressed", range=[0, 1.22 * max([1.0, *ups])], fixedrange=True)
     figure = _figure([bars, words], height=_bars_height(rows), x=x, y=_rows_axis(rows))
     line = {"color": "@muted", "width": 1.5, "dash": "dash"}
     figure["layout"]["shapes"] = [{"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": line}]
@@ -118,7 +114,7 @@ def parts_figure(contenders: Sequence[Contender]) -> Figure:
     rows = ranked(contenders, lambda s: -s.step_seconds if s.step_seconds is not None else None)
     parts = [c.where_step_goes() for c in rows]
     traces = []
-    for part, (says, colour, pattern) in PARTS.items():
+    for part, (says, colour, pattern, _) in PARTS.items():
         if not any(part in row for row in parts):
             continue
         traces.append({
@@ -128,12 +124,13 @@ def parts_figure(contenders: Sequence[Contender]) -> Figure:
             "y": list(range(len(rows))),
             "x": [row.get(part) for row in parts],
             "width": 0.68,
-            "marker": {"color": colour, "pattern": {**HATCHED, "shape": pattern}},
-            "customdata": [_part_hover(c, says, row.get(part)) for c, row in zip(rows, parts, strict=True)],
-            "hovertemplate": "%{customdata}<extra></extra>",
+            "marker": {"color": f"@{colour}", "pattern": {**HATCHED, "shape": pattern}},
+            "hovertext": [_part_hover(c, says, row.get(part)) for c, row in zip(rows, parts, strict=True)],
+            "hoverinfo": "text",
         })  # fmt: skip
-    figure = _figure(traces, height=_bars_height(rows), x=_axis("Seconds of a step (median)", fixedrange=True), y=_rows_axis(rows))
-    legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "entrywidth": 112, "traceorder": "normal", "font": {"size": 12}}
+    x = _axis("Seconds of a step (median)", fixedrange=True)
+    figure = _figure(traces, height=_bars_height(rows), x=x, y=_rows_axis(rows))
+    legend = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "traceorder": "normal", "entrywidth": 112}
     figure["layout"] |= {"barmode": "stack", "legend": legend}
     return figure
 
@@ -154,7 +151,7 @@ def layers_figure(contenders: Sequence[Contender]) -> Figure:
             traces.append({
                 "type": "scatter", "mode": "markers", "meta": place, "name": escape(c.label), "showlegend": False,
                 "x": xs, "y": ys, "yaxis": axis, "marker": look, "text": says,
-                "hovertemplate": f"<b>{escape(c.label)}</b><br>%{{text}}<extra></extra>",
+                "hovertemplate": TEXT_ALONE,
             })  # fmt: skip
     names = [escape(shortened(layer.name, 26)) for layer in longest]
     x = _axis(tickmode="array", tickvals=list(range(len(names))), ticktext=names, tickangle=-55, anchor="y2")
@@ -188,7 +185,8 @@ def _layer_hover(c: Contender) -> list[str]:
         error = c.layer_error(place)
         shape = "×".join(map(str, layer.shape))
         texts.append(
-            f"{escape(layer.name)}, {shape} = {layer.numel} numbers<br>{escape(layer.codec)} ({escape(layer.why)})<br>"
+            f"<b>{escape(c.label)}</b><br>{escape(layer.name)}, {shape} = {layer.numel} numbers<br>"
+            f"{escape(layer.codec)} ({escape(layer.why)})<br>"
             f"{show_times(layer.wire_ratio)} fewer bytes: {show_bytes(layer.wire_bytes)} a step<br>"
             f"relative error {'not measured' if error is None else significant(error)}"
         )
@@ -197,7 +195,8 @@ def _layer_hover(c: Contender) -> list[str]:
 
 def _axis(title: str = "", **options: Any) -> Figure:
     shared: Figure = {"gridcolor": "@grid", "linecolor": "@grid", "zeroline": False, "automargin": True, "ticks": ""}
-    return shared | ({"title": {"text": title, "standoff": 12, "font": {"size": 13, "color": "@muted"}}} if title else {}) | options
+    named = {"title": {"text": title, "standoff": 12, "font": {"size": 13, "color": "@muted"}}} if title else {}
+    return shared | named | options
 
 
 def _log_axis(unit: str, **options: Any) -> Figure:
@@ -211,8 +210,8 @@ def _log_axis(unit: str, **options: Any) -> Figure:
 def _rows_axis(rows: Sequence[Contender]) -> Figure:
     """Bars by name, the first on top."""
     names = [f"{escape(shortened(c.label))}  " for c in rows]
-    ticks = {"tickmode": "array", "tickvals": list(range(len(rows))), "ticktext": names, "fixedrange": True}
-    return _axis(range=[len(rows) - 0.45, -0.55], showgrid=False, **ticks)
+    ticks = {"tickmode": "array", "tickvals": list(range(len(rows))), "ticktext": names}
+    return _axis() | ticks | {"range": [len(rows) - 0.45, -0.55], "showgrid": False, "fixedrange": True}
 
 
 def _bars_height(rows: Sequence[Contender]) -> int:
@@ -223,10 +222,8 @@ def _figure(
     traces: list[Figure], *, height: int, x: Figure, y: Figure, titles: Sequence[tuple[str, float]] = ()
 ) -> Figure:
     """A plot whose vertical axes are named above them, which leaves the width of a phone to the data."""
-    notes = [
-        {"text": text, "x": 0, "y": y, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "yshift": 8}
-        for text, y in titles
-    ]
+    place = {"x": 0, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "yshift": 8}
+    words = {"showarrow": False, "font": {"color": "@muted", "size": 13}}
     layout: Figure = {
         "height": height,
         "margin": {"l": 8, "r": 16, "t": 36 if titles else 8, "b": 8},
@@ -239,6 +236,6 @@ def _figure(
         "xaxis": x,
         "yaxis": y,
         "uirevision": "kept",  # zooming survives a change of theme
-        "annotations": [{**note, "showarrow": False, "font": {"color": "@muted", "size": 13}} for note in notes],
+        "annotations": [{"text": text, "y": y, **place, **words} for text, y in titles],
     }
     return {"data": traces, "layout": layout}

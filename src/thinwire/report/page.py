@@ -19,20 +19,9 @@ from thinwire.report.figures import (
     parts_figure,
     speed_figure,
 )
-from thinwire.report.palette import DARK, DASHES, LIGHT
+from thinwire.report.palette import DARK, DARK_THEME, DASHES, LIGHT, LIGHT_THEME
 from thinwire.report.tables import facts, final_table, headline_cards, notices, subtitle
 from thinwire.report.wording import show_bytes, show_percent, show_seconds, show_times
-
-LIGHT_THEME = {
-    "page": "#f5f6f8", "surface": "#ffffff", "text": "#1a1f27", "muted": "#5a6472", "grid": "#e1e5ea", "stripe": "#f5f6f8",
-    "good": "#0a7a54", "bad": "#b3261e", "accent": "#1f6fe5", "part-compute": "#9aa5b4", "part-encode": "#d9790f",
-    "part-communicate": "#1f6fe5", "part-decode": "#089e7f", "part-unknown": "#c3cad4", "other-theme": '"☾ Dark"',
-}  # fmt: skip
-DARK_THEME = {
-    "page": "#0e1116", "surface": "#171b22", "text": "#e8ecf2", "muted": "#9aa5b4", "grid": "#2b323d", "stripe": "#1c212a",
-    "good": "#3fd19b", "bad": "#ff8078", "accent": "#4f9bff", "part-compute": "#6b7686", "part-encode": "#f29a38",
-    "part-communicate": "#4f9bff", "part-decode": "#39d9b0", "part-unknown": "#4a5462", "other-theme": '"☀ Light"',
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,19 +77,24 @@ def theme_style() -> str:
     """The colours of both themes as CSS variables: the system's choice unless the reader makes one."""
 
     def rules(theme: dict[str, str], hues: Sequence[str], scheme: str) -> str:
-        colours = theme | {f"c{i}": hue for i, hue in enumerate(hues)} | {f"c{i}-band": f"{hue}2e" for i, hue in enumerate(hues)}
-        return f"color-scheme: {scheme}; " + " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+        lines = {f"c{i}": hue for i, hue in enumerate(hues)}
+        bands = {f"c{i}-band": f"{hue}2e" for i, hue in enumerate(hues)}
+        variables = "".join(f"--{name}: {colour}; " for name, colour in (theme | lines | bands).items())
+        return f"color-scheme: {scheme}; {variables}"
 
-    light, dark = rules(LIGHT_THEME, LIGHT, "light"), rules(DARK_THEME, DARK, "dark")
+    light = rules(LIGHT_THEME, LIGHT, "light") + '--other-theme: "☾ Dark";'
+    dark = rules(DARK_THEME, DARK, "dark") + '--other-theme: "☀ Light";'
     return (
-        f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {dark} }} }}\n"
+        f":root {{ {light} }}\n"
+        f"@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {dark} }} }}\n"
         f"@media screen {{ :root[data-theme=dark] {{ {dark} }} }}\n"
     )
 
 
 def curve_panels(contenders: Sequence[Contender]) -> list[Panel]:
     """The plots in which contenders can be switched off."""
-    band = " Lines are means over the seeds, bands reach from the lowest to the highest." * any(len(c.logs) > 1 for c in contenders)
+    seeds = any(len(c.logs) > 1 for c in contenders)
+    band = " Lines are means over the seeds, bands reach from the lowest to the highest." if seeds else ""
     panels = [
         Panel(
             "accuracy", "Accuracy against the clock", f"Higher and further left is better.{band}",
@@ -136,8 +130,8 @@ def bar_panels(contenders: Sequence[Contender]) -> list[Panel]:
             speed_figure(contenders),
         ),
         Panel(
-            "parts", "Where the step goes", "The backward pass hides part of the work on gradients; shown is what it does "
-            "not hide, divided in the proportion of all the work.",
+            "parts", "Where the step goes", "The backward pass hides part of the work on gradients; shown is what "
+            "it does not hide, divided in the proportion of all the work.",
             "Seconds of a step by part: "
             + each(contenders, lambda c: ", ".join(f"{k} {show_seconds(v)}" for k, v in c.where_step_goes().items())),
             parts_figure(contenders),
@@ -159,20 +153,22 @@ def plots_html(contenders: Sequence[Contender], curves: Sequence[Panel], bars: S
     drawn = {trace["meta"] for panel in curves for trace in panel.figure["data"]}
     chips = "".join(chip_html(place, c) for place, c in enumerate(contenders) if place in drawn)
     legend = f'<div class="chips" role="group" aria-label="Show or hide codecs">{chips}</div>' if chips else ""
-    return "\n".join([pair, f'<div>{legend}{"".join(panel.html() for panel in curves)}</div>' if curves else ""])
+    return "\n".join([pair, f"<div>{legend}{''.join(panel.html() for panel in curves)}</div>" if curves else ""])
 
 
 def chip_html(place: int, c: Contender) -> str:
     """A switch that is also the legend: the line as it is drawn, and the name."""
     strokes = {"solid": "", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}[DASHES[c.look.dash][0]]
-    line = f'<line x1="1" y1="6" x2="25" y2="6" stroke="var(--{c.look.token})" stroke-width="3" stroke-dasharray="{strokes}"/>'
-    icon = f'<svg width="26" height="12" aria-hidden="true">{line}</svg>'
+    line = f'stroke="var(--{c.look.token})" stroke-width="3" stroke-dasharray="{strokes}"'
+    icon = f'<svg width="26" height="12" aria-hidden="true"><line x1="1" y1="6" x2="25" y2="6" {line}/></svg>'
     return f'<button type="button" aria-pressed="true" data-place="{place}">{icon}{escape(c.label)}</button>'
 
 
 def table_html(contenders: Sequence[Contender]) -> str:
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="All figures"><table>{final_table(contenders)}</table></div>'
+    table = f"<table>{final_table(contenders)}</table>" if contenders else ""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="All figures">{table}</div>' if table else ""
 
 
 def panel_html(title: str, caption: str, content: str) -> str:
-    return f'<section class="panel"><h2>{title}</h2><p class="caption">{caption}</p>{content}</section>' if content else ""
+    head = f'<h2>{title}</h2><p class="caption">{caption}</p>'
+    return f'<section class="panel">{head}{content}</section>' if content else ""

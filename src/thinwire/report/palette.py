@@ -16,6 +16,28 @@ DARK = ("#8a96a6", "#4f9bff", "#f29a38", "#39d9b0", "#ee8fe6", "#ffe39a", "#7a72
 DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"), ("dashdot", "-."))
 MARKERS = (("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("x", "X"))
 
+# The parts of a step: (what the legend says, colour in the themes below, plotly's pattern, matplotlib's hatch).
+PARTS = {
+    "compute": ("compute", "part-compute", "", ""),
+    "encode": ("encode", "part-encode", "/", "//"),
+    "communicate": ("communicate", "part-communicate", "", ""),
+    "decode": ("decode", "part-decode", "\\", "\\\\"),
+    "wait": ("wait", "part-communicate", "x", "xx"),
+    "whole step": ("not broken down", "part-unknown", ".", ".."),
+}
+LIGHT_THEME = {
+    "page": "#f5f6f8", "surface": "#ffffff", "stripe": "#f5f6f8", "grid": "#e1e5ea", "text": "#1a1f27",
+    "muted": "#5a6472",
+    "good": "#0a7a54", "bad": "#b3261e", "accent": "#1f6fe5", "part-compute": "#9aa5b4", "part-encode": "#d9790f",
+    "part-communicate": "#1f6fe5", "part-decode": "#089e7f", "part-unknown": "#c3cad4",
+}  # fmt: skip
+DARK_THEME = {
+    "page": "#0e1116", "surface": "#171b22", "stripe": "#1c212a", "grid": "#2b323d", "text": "#e8ecf2",
+    "muted": "#9aa5b4",
+    "good": "#3fd19b", "bad": "#ff8078", "accent": "#4f9bff", "part-compute": "#6b7686", "part-encode": "#f29a38",
+    "part-communicate": "#4f9bff", "part-decode": "#39d9b0", "part-unknown": "#4a5462",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Look:

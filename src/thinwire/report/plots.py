@@ -6,19 +6,9 @@ from typing import Any, Literal
 
 from thinwire.report.contenders import Contender, Point, ranked, read_contenders
 from thinwire.report.extras import drawing_library
-from thinwire.report.palette import DASHES, LIGHT, MARKERS
+from thinwire.report.palette import DASHES, LIGHT, LIGHT_THEME, MARKERS, PARTS
 from thinwire.report.wording import shortened, show_times
 
-# As in the page: part of a step -> (what the legend says, colour, hatch).
-PARTS = {
-    "compute": ("compute", "#9aa5b4", ""),
-    "encode": ("encode", "#d9790f", "//"),
-    "communicate": ("communicate", "#1f6fe5", ""),
-    "decode": ("decode", "#089e7f", "\\\\"),
-    "wait": ("wait", "#1f6fe5", "xx"),
-    "whole step": ("not broken down", "#c3cad4", ".."),
-}
-LOSING = "#b3261e"
 STYLE = {
     "svg.hashsalt": "thinwire",  # otherwise the names of clip paths are random
     "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
@@ -26,7 +16,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#e1e5ea",
+    "grid.color": LIGHT_THEME["grid"],
     "axes.axisbelow": True,
     "hatch.color": "white",
     "legend.frameon": False,
@@ -60,14 +50,14 @@ def export_plots(results: Path, folder: Path, format: Literal["png", "svg"] = "s
 def draw_accuracy(figure: Any, contenders: Sequence[Contender]) -> bool:
     axes = figure.subplots()
     axes.set(xlabel="Seconds of training", ylabel="Test accuracy, %")
-    scaled = [[Point(p.step, p.x, 100 * p.y, 100 * p.low, 100 * p.high) for p in c.accuracy_by_time()] for c in contenders]
+    scaled = [[p.in_units(y=0.01) for p in c.accuracy_by_time()] for c in contenders]
     return draw_curves(axes, contenders, scaled, marked=True)
 
 
 def draw_loss(figure: Any, contenders: Sequence[Contender]) -> bool:
     axes = figure.subplots()
     axes.set(xlabel="MB sent by each rank", ylabel="Training loss", xscale="log")
-    scaled = [[Point(p.step, p.x / 1e6, p.y, p.low, p.high) for p in c.loss_by_bytes() if p.x > 0] for c in contenders]
+    scaled = [[p.in_units(x=1e6) for p in c.loss_by_bytes() if p.x > 0] for c in contenders]
     return draw_curves(axes, contenders, scaled, marked=False)
 
 
@@ -93,9 +83,15 @@ def draw_speed(figure: Any, contenders: Sequence[Contender]) -> bool:
     axes = figure.subplots()
     for place, c in enumerate(rows):
         up = c.standing.speed_up or 0.0
-        axes.barh(place, up, color=LIGHT[c.look.hue] if up >= 1 else LOSING, hatch="" if up >= 1 else "//", height=0.7)
+        axes.barh(
+            place,
+            up,
+            color=LIGHT[c.look.hue] if up >= 1 else LIGHT_THEME["bad"],
+            hatch="" if up >= 1 else "//",
+            height=0.7,
+        )
         axes.text(max(up, 1.0), place, f" {show_times(up)}{' slower' * (up < 1)}", va="center")
-    axes.axvline(1, color="#5a6472", linestyle="--", linewidth=1)
+    axes.axvline(1, color=LIGHT_THEME["muted"], linestyle="--", linewidth=1)
     axes.set_xlabel("Times as fast as uncompressed")
     name_rows(axes, rows)
     return bool(rows)
@@ -106,10 +102,12 @@ def draw_parts(figure: Any, contenders: Sequence[Contender]) -> bool:
     axes = figure.subplots()
     parts = [c.where_step_goes() for c in rows]
     starts = [0.0] * len(rows)
-    for part, (says, colour, hatch) in PARTS.items():
+    for part, (says, colour, _, hatch) in PARTS.items():
         if any(part in row for row in parts):
             widths = [row.get(part, 0.0) for row in parts]
-            axes.barh(range(len(rows)), widths, left=starts, color=colour, hatch=hatch, label=says, height=0.7)
+            axes.barh(
+                range(len(rows)), widths, left=starts, color=LIGHT_THEME[colour], hatch=hatch, label=says, height=0.7
+            )
             starts = [start + width for start, width in zip(starts, widths, strict=True)]
     axes.set_xlabel("Seconds of a step (median)")
     name_rows(axes, rows)
@@ -132,7 +130,9 @@ def draw_layers(figure: Any, contenders: Sequence[Contender]) -> bool:
     above.set(ylabel="Times fewer bytes than fp32", yscale="log")
     below.set(ylabel="Relative error", yscale="log")
     names = max((c.layers() for c in drawn), key=len)
-    below.set_xticks(range(len(names)), [literal(shortened(layer.name, 26)) for layer in names], rotation=60, ha="right")
+    below.set_xticks(
+        range(len(names)), [literal(shortened(layer.name, 26)) for layer in names], rotation=60, ha="right"
+    )
     figure.legend(loc="outside right center")
     return True
 

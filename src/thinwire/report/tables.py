@@ -23,7 +23,12 @@ def plain_contender(contenders: Sequence[Contender]) -> Contender | None:
 def headline_cards(contenders: Sequence[Contender]) -> str:
     plain = plain_contender(contenders)
     codecs = [c for c in contenders if not c.standing.baseline and c is not plain]
-    cards = [speed_card(codecs, plain), *bytes_card(codecs), *target_card(codecs, plain), *losers_card(contenders, plain)]
+    cards = [
+        speed_card(codecs, plain),
+        *bytes_card(codecs),
+        *target_card(codecs, plain),
+        *losers_card(contenders, plain),
+    ]
     return "\n".join(
         f'<div class="card {kind}"><p class="what">{what}</p><p class="figure">{figure}</p><p>{words}</p></div>'
         for kind, what, figure, words in filter(None, cards)
@@ -36,19 +41,19 @@ Card = tuple[str, str, str, str]  # kind, what it is about, the figure, one sent
 def speed_card(codecs: Sequence[Contender], plain: Contender | None) -> Card | None:
     """The fastest codec, at equal accuracy where accuracy is known."""
     base = plain.standing.accuracy if plain else None
-    fair = [c for c in codecs if base and c.standing.accuracy and is_equal(c.standing.accuracy, base)] if base else codecs
+    fair = [c for c in codecs if base is None or is_equal(c.standing.accuracy, base)]
     first = next(iter(ranked(fair, lambda s: s.speed_up)), None)
     if plain is None or (first is None and not codecs):
         return None
+    fairly = "" if base is None else f" at equal accuracy (at most {100 * EQUAL_ACCURACY:g} points lower)"
     if first is None or (first.standing.speed_up or 0) <= 1:
-        return "bad", "Best codec", "none", f"No codec beats {escape(plain.label)} here{' at equal accuracy' * bool(base)}."
-    known = f", and its accuracy is equal (at most {100 * EQUAL_ACCURACY:g} points lower)" if base else ""
-    words = f"faster per step than <b>{escape(plain.label)}</b> is <b>{escape(first.label)}</b>{known}."
-    return "good", "Best codec", show_times(first.standing.speed_up), words
+        return "bad", "Best codec", "none", f"No codec is faster than <b>{escape(plain.label)}</b> here{fairly}."
+    words = f"faster per step than <b>{escape(plain.label)}</b> with <b>{escape(first.label)}</b>,{fairly}."
+    return "good", "Best codec", show_times(first.standing.speed_up), words.replace(",.", ".")
 
 
-def is_equal(accuracy: Spread, base: Spread) -> bool:
-    return accuracy.mean >= base.mean - EQUAL_ACCURACY
+def is_equal(accuracy: Spread | None, base: Spread) -> bool:
+    return accuracy is not None and accuracy.mean >= base.mean - EQUAL_ACCURACY
 
 
 def bytes_card(codecs: Sequence[Contender]) -> list[Card]:
@@ -77,7 +82,14 @@ def losers_card(contenders: Sequence[Contender], plain: Contender | None) -> lis
         return []
     names = join_words([f"<b>{escape(c.label)}</b>" for c in slow])
     verb = "is" if len(slow) == 1 else "are"
-    return [("bad", "Slower than no compression", str(len(slow)), f"{names} {verb} slower per step than {escape(plain.label)}.")]
+    return [
+        (
+            "bad",
+            "Slower than no compression",
+            str(len(slow)),
+            f"{names} {verb} slower per step than {escape(plain.label)}.",
+        )
+    ]
 
 
 def notices(contenders: Sequence[Contender]) -> str:
@@ -116,7 +128,8 @@ def final_table(contenders: Sequence[Contender]) -> str:
     plain = plain_contender(contenders)
     rows = sorted(contenders, key=lambda c: (c.standing.step_seconds is None, c.standing.step_seconds or 0))
     head = "".join(
-        f'<th scope="col" title="{why}" aria-sort="none"><button type="button">{name}</button></th>' for name, why in COLUMNS
+        f'<th scope="col" title="{why}" aria-sort="none"><button type="button">{name}</button></th>'
+        for name, why in COLUMNS
     )
     return f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(table_row(c, plain) for c in rows) + "\n</tbody>"
 
@@ -135,7 +148,7 @@ def table_row(c: Contender, plain: Contender | None) -> str:
         cell(s.bytes_per_step, show_bytes(s.bytes_per_step)),
         cell(s.wire_ratio, show_times(s.wire_ratio)),
         accuracy_cell(s.accuracy, base),
-        cell(s.test_loss and s.test_loss.mean, show_spread(s.test_loss, 1, 3)),
+        cell(s.test_loss.mean if s.test_loss else None, show_spread(s.test_loss, 1, 3)),
         cell(s.seconds_to_target, "not reached" if is_missed(c) else show_seconds(s.seconds_to_target) + reached),
         cell(s.relative_error, "–" if s.relative_error is None else f"{s.relative_error:.3g}"),
         cell(len(c.logs), f"{s.runs} of {len(c.logs)}"),
@@ -150,7 +163,7 @@ def is_missed(c: Contender) -> bool:
 
 def cell(value: float | None, shown: str, kind: str = "") -> str:
     order = "" if value is None else f' data-order="{value:.9g}"'
-    return f'<td{order}{f" class={kind}" if kind else ""}>{shown}</td>'
+    return f"<td{order}{f' class={kind}' if kind else ''}>{shown}</td>"
 
 
 def accuracy_cell(accuracy: Spread | None, base: Spread | None) -> str:
@@ -174,21 +187,30 @@ def subtitle(runs: Sequence[Run]) -> str:
         return ""
     run, seeds = runs[0], len({r.seed for r in runs})
     link = "plain loopback" if run.link == "none" else f"{run.link} links"
-    model = f"{run.recipe.get('name', 'a model')}, {run.parameters:,} parameters".replace(",", "\N{NARROW NO-BREAK SPACE}", 0)
+    model = f"{run.recipe.get('name', 'a model')}, {run.parameters:,} parameters".replace(
+        ",", "\N{NARROW NO-BREAK SPACE}", 0
+    )
     return escape(f"{model} · {run.hosts} hosts, {link} · {run.ranks} ranks · {seeds} seed{'s' * (seeds > 1)}")
 
 
 def facts(runs: Sequence[Run]) -> str:
     """Commands, versions and machine; where runs differ, each value is listed."""
     rows: list[tuple[str, list[str]]] = []
-    for word, name in (("Hosts", "hosts"), ("Ranks a host", "procs_per_host"), ("Link", "link"), ("Latency", "latency")):
+    for word, name in (
+        ("Hosts", "hosts"),
+        ("Ranks a host", "procs_per_host"),
+        ("Link", "link"),
+        ("Latency", "latency"),
+    ):
         rows.append((word, [str(getattr(run, name)) for run in runs]))
     rows.append(("Recipe", [", ".join(f"{key} {plainly(value)}" for key, value in run.recipe.items()) for run in runs]))
     rows.append(("Parameters", [f"{run.parameters:,}" for run in runs]))
     rows.append(("Versions", [", ".join(f"{key} {value}" for key, value in run.versions.items()) for run in runs]))
     rows.append(("Machine", [machine_words(run) for run in runs]))
     rows.append(("Started", sorted(run.started for run in runs)[:1]))
-    listed = "".join(f"<dt>{word}</dt><dd>{'<br>'.join(map(escape, dict.fromkeys(said)))}</dd>" for word, said in rows if said)
+    listed = "".join(
+        f"<dt>{word}</dt><dd>{'<br>'.join(map(escape, dict.fromkeys(said)))}</dd>" for word, said in rows if said
+    )
     commands = "\n".join(dict.fromkeys(run.command for run in runs))
     return f'<pre tabindex="0"><code>{escape(commands)}</code></pre>\n<dl>{listed}</dl>' if runs else ""
 

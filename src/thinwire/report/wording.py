@@ -32,7 +32,9 @@ def significant(value: float, digits: int = 3) -> str:
     """At least `digits` significant digits, never in powers of ten."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}".replace(
+        ",", "\N{NARROW NO-BREAK SPACE}"
+    )
 
 
 def shortened(text: str, length: int = 22) -> str:

@@ -5,12 +5,12 @@ const hidden = new Set(); // places of the contenders that are switched off
 const phone = matchMedia("(max-width: 640px)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-// Every "@name" becomes the value of the CSS variable --name, so that plots follow the theme.
-function painted(value, style) {
-  if (typeof value === "string") return value[0] === "@" ? style.getPropertyValue("--" + value.slice(1)).trim() : value;
-  if (Array.isArray(value)) return value.map((item) => painted(item, style));
+// Every colour "@name" becomes the value of the CSS variable --name, so that plots follow the theme.
+function painted(value, style, key = "") {
+  if (typeof value === "string") return key.endsWith("color") && value[0] === "@" ? style.getPropertyValue("--" + value.slice(1)).trim() : value;
+  if (Array.isArray(value)) return value.map((item) => painted(item, style, key));
   if (value === null || typeof value !== "object") return value;
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, painted(item, style)]));
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, painted(item, style, key)]));
 }
 
 function fitted(layout) {
