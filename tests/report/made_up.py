@@ -97,7 +97,7 @@ def made_up_run(way: Way, seed: int, steps: int, evals: bool = True) -> list[Rec
             exposed_seconds=None if way.baseline else exposed, relative_error=way.error if step % 10 == 0 else None,
         ))  # fmt: skip
         if evals and (step % 20 == 0 or step == steps):
-            accuracy = (0.885 - way.slack - 0.75 * math.exp(-step / 45)) + chance.uniform(-0.006, 0.006)
+            accuracy = (0.885 - way.slack - 0.75 * math.exp(-step / 45)) + chance.uniform(-0.003, 0.003)
             reached = clock if reached is None and accuracy >= 0.85 else reached
             records.append(Eval(
                 run=run.run, step=step, seconds=clock, bytes_total=total, accuracy=accuracy, loss=1.2 - accuracy,

@@ -45,11 +45,11 @@ def speed_card(codecs: Sequence[Contender], plain: Contender | None) -> Card | N
     first = next(iter(ranked(fair, lambda s: s.speed_up)), None)
     if plain is None or (first is None and not codecs):
         return None
-    fairly = "" if base is None else f" at equal accuracy (at most {100 * EQUAL_ACCURACY:g} points lower)"
+    fairly = "" if base is None else f", at equal accuracy (at most {100 * EQUAL_ACCURACY:g} points lower)"
     if first is None or (first.standing.speed_up or 0) <= 1:
         return "bad", "Best codec", "none", f"No codec is faster than <b>{escape(plain.label)}</b> here{fairly}."
-    words = f"faster per step than <b>{escape(plain.label)}</b> with <b>{escape(first.label)}</b>,{fairly}."
-    return "good", "Best codec", show_times(first.standing.speed_up), words.replace(",.", ".")
+    words = f"faster per step than <b>{escape(plain.label)}</b> with <b>{escape(first.label)}</b>{fairly}."
+    return "good", "Best codec", show_times(first.standing.speed_up), words
 
 
 def is_equal(accuracy: Spread | None, base: Spread) -> bool:
