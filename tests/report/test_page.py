@@ -58,7 +58,9 @@ def figures_of(seen: Seen) -> dict[str, dict[str, list[dict[str, object]]]]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("page")
-    return page_of(folder, write_results(folder / "results.jsonl", extra=failed_run("powersgd", "the link went away")))
+    return page_of(
+        folder, write_results(folder / "results.jsonl", steps=300, extra=failed_run("powersgd", "the link went away"))
+    )
 
 
 def test_shows_everyone_everywhere(page: str) -> None:

@@ -161,7 +161,9 @@ def chip_html(place: int, c: Contender) -> str:
     strokes = {"solid": "", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}[DASHES[c.look.dash][0]]
     line = f'stroke="var(--{c.look.token})" stroke-width="3" stroke-dasharray="{strokes}"'
     icon = f'<svg width="26" height="12" aria-hidden="true"><line x1="1" y1="6" x2="25" y2="6" {line}/></svg>'
-    return f'<button type="button" aria-pressed="true" data-place="{place}">{icon}{escape(c.label)}</button>'
+    hint = "Click to hide or show; double-click to show this one alone"
+    state = f'aria-pressed="true" data-place="{place}" title="{hint}"'
+    return f'<button type="button" {state}>{icon}{escape(c.label)}</button>'
 
 
 def table_html(contenders: Sequence[Contender]) -> str:

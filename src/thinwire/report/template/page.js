@@ -42,12 +42,29 @@ document.getElementById("theme").addEventListener("click", () => {
   draw();
 });
 
-for (const chip of document.querySelectorAll(".chips button")) {
+const chips = [...document.querySelectorAll(".chips button")];
+const placeOf = (chip) => Number(chip.dataset.place);
+
+function show(places) {
+  hidden.clear();
+  for (const chip of chips) {
+    if (!places.has(placeOf(chip))) hidden.add(placeOf(chip));
+    chip.setAttribute("aria-pressed", String(places.has(placeOf(chip))));
+  }
+  draw();
+}
+
+for (const chip of chips) {
+  const shown = () => new Set(chips.map(placeOf).filter((place) => !hidden.has(place)));
   chip.addEventListener("click", () => {
-    const place = Number(chip.dataset.place);
-    hidden.has(place) ? hidden.delete(place) : hidden.add(place);
-    chip.setAttribute("aria-pressed", String(!hidden.has(place)));
-    draw();
+    const places = shown();
+    if (!places.delete(placeOf(chip))) places.add(placeOf(chip));
+    show(places);
+  });
+  // The two clicks before have cancelled each other: this one alone, or all again.
+  chip.addEventListener("dblclick", () => {
+    const alone = shown().size === 1 && !hidden.has(placeOf(chip));
+    show(new Set(alone ? chips.map(placeOf) : [placeOf(chip)]));
   });
 }
 
