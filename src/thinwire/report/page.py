@@ -20,8 +20,11 @@ from thinwire.report.figures import (
     speed_figure,
 )
 from thinwire.report.palette import DARK, DARK_THEME, DASHES, LIGHT, LIGHT_THEME
+from thinwire.report.plots import export_plots
 from thinwire.report.tables import facts, final_table, headline_cards, notices, subtitle
 from thinwire.report.wording import show_bytes, show_percent, show_seconds, show_times
+
+__all__ = ["export_plots", "write_page"]
 
 
 @dataclass(frozen=True)
