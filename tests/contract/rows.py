@@ -1,7 +1,12 @@
 """The one table of chains that every law of the contract runs over: a new stage is tested by adding its row."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
+
+import thinwire
 
 # Chains that start up in the first step; each stage stands in at least one of them.
 ROWS = [
@@ -72,3 +77,13 @@ def gradients(ranks: int, shape: tuple[int, ...], seed: int = 0) -> list[Tensor]
     generator = torch.Generator().manual_seed(seed)
     common = torch.randn(shape, generator=generator)
     return [common + torch.randn(shape, generator=generator) ** 3 / 2 for _ in range(ranks)]
+
+
+def weights(shape: tuple[int, ...]) -> Tensor:
+    """Current values of the parameter, for the stages that look at them."""
+    return torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)
+
+
+def simulate(codec: Any, given: Sequence[Tensor], **options: Any) -> thinwire.Outcome:
+    """thinwire.simulate with weights."""
+    return thinwire.simulate(codec, given, weights=weights(tuple(given[0].shape)), **options)

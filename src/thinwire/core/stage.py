@@ -95,7 +95,8 @@ class Stage:
     the tensors. `wire`: may stand behind the cut, where sums are no longer taken. `unbiased`: decodes to its
     input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
-    touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that gives a wire stage its meaning, taken unless another is asked for.
+    touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
+    gives a wire stage its meaning, taken unless another is asked for.
     """
 
     name: ClassVar[str] = ""
