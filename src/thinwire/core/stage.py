@@ -96,7 +96,7 @@ class Stage:
     input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
     touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
-    gives a wire stage its meaning, taken unless another is asked for.
+    gives a wire stage its meaning, taken unless another is asked for. `splits`: a long tensor may be encoded in chunks.
     """
 
     name: ClassVar[str] = ""
@@ -106,6 +106,7 @@ class Stage:
     settles: ClassVar[bool] = False
     settings: ClassVar[bool] = False
     standalone: ClassVar[bool] = True
+    splits: ClassVar[bool] = False
     prefers: ClassVar[str | None] = None
     accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})
     shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default

@@ -20,6 +20,7 @@ class Huffman(Stage):
     """
 
     name: ClassVar[str] = "huffman"
+    splits: ClassVar[bool] = True
     accepts: ClassVar[frozenset[Kind]] = frozenset({"symbols", "float32", "float16", "bfloat16"})
 
     @property
@@ -51,6 +52,7 @@ class Elias(Stage):
     """
 
     name: ClassVar[str] = "elias"
+    splits: ClassVar[bool] = True
     accepts: ClassVar[frozenset[Kind]] = frozenset({"symbols"})
 
     @property

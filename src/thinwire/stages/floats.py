@@ -15,6 +15,7 @@ class _Cast(Stage):
 
     kind: ClassVar[Kind]
     additive: ClassVar[bool] = True
+    splits: ClassVar[bool] = True
 
     @property
     def feeds(self) -> bool:

@@ -24,6 +24,7 @@ class Bucketed(Stage):
 
     scale_bytes: ClassVar[int] = 4
     signed: ClassVar[bool] = True
+    splits: ClassVar[bool] = True
 
     def width(self) -> int:
         raise NotImplementedError
