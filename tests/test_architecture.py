@@ -24,7 +24,7 @@ LAYERS = (
     {"worlds"},
     {"ddp", "tuning"},
     {FACADE},
-    {"lab", "recipes", "report"},
+    {"lab", "recipes", "compare", "report"},
     {"cli"},
     {"__main__"},
 )
