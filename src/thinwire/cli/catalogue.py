@@ -1,6 +1,7 @@
 """Facts about stages and chains, read from the stages themselves: whatever is registered is listed."""
 
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from typing import Any
@@ -11,6 +12,7 @@ from thinwire.core.reduce import choose_reduction, rounds_of
 
 SAMPLE = (1000, 1000)  # numbers of a matrix, of which a codec's bits are told
 RANKS = 4
+ENDLESS = 1e9  # a limit of this size is none that anyone meets
 
 TRAVELS = {
     "summed": "the numbers of the sum space go through the backend's own all-reduce, which adds them on the way",
@@ -35,7 +37,7 @@ def _entry(kind: str, name: str, maker: Any, options: list[dict[str, str]]) -> d
 def first_sentence(thing: Any) -> str:
     """The first sentence of a docstring."""
     text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
-    return text.partition(". ")[0].rstrip(".")
+    return re.split(r"(?<!et al)\.(?: (?=[A-Z])|$)", text)[0]  # names of authors are no end of a sentence
 
 
 def _stage_options(stage: type[Stage]) -> list[dict[str, str]]:
@@ -53,7 +55,9 @@ def _option_help(metadata: Any) -> str:
     text = str(metadata.get("help", ""))
     if "choices" in metadata:
         return f"{text} ({', '.join(metadata['choices'])})"
-    return f"{text} ({metadata['low']:g} to {metadata['high']:g})" if "low" in metadata else text
+    if "low" not in metadata:
+        return text
+    return f"{text} ({metadata['low']:g} to {metadata['high']:g})" if metadata["high"] < ENDLESS else text
 
 
 def _preset_options(preset: Any) -> list[dict[str, str]]:
@@ -72,7 +76,7 @@ def bits_per_number(text: str) -> tuple[float | None, bool]:
         size = codec.wire_bytes(SAMPLE, RANKS)
     except ThinwireError:  # it needs options, or another stage before it
         return None, True
-    if not codec.working:
+    if not codec.working or "float32" not in codec.stages[codec.working[0]].accepts:
         return None, True
     return 32 * int(size) / int(Codec().wire_bytes(SAMPLE, RANKS)), size.exact
 

@@ -22,7 +22,7 @@ def codecs(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
       thinwire codecs
 
-      thinwire codecs explain "topk | rangefloat" --shape 512,512,3,3 --ranks 8
+      thinwire codecs explain "topk(density=0.01)" --shape 512,512,3,3 --ranks 8
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -71,7 +71,7 @@ def explain(
 
       thinwire codecs explain "qsgd(bits=4)"
 
-      thinwire codecs explain "topk | rangefloat" --shape 512,512,3,3 --ranks 8
+      thinwire codecs explain "topk(density=0.01)" --shape 512,512,3,3 --ranks 8
     """
     from thinwire.cli.catalogue import explanation, explanation_lines
 

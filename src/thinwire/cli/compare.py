@@ -65,7 +65,7 @@ def compare(
 
       thinwire compare --link 100mbit --codecs none,fp16,qsgd --steps 100
 
-      thinwire compare --codecs "none; topk | rangefloat" --baseline torch-fp16
+      thinwire compare --codecs "none; topk(density=0.01)" --baseline ddp
 
       thinwire compare --recipe fashion-resnet --seeds 3 --target-accuracy 0.85
     """
