@@ -10,7 +10,7 @@ from thinwire.errors import CodecError
 if TYPE_CHECKING:
     from rich.table import Table
 
-codecs_app = typer.Typer(help="Stages, presets and their options; what a chain does and sends.")
+codecs_app = typer.Typer()
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from thinwire.cli import compare_options as options
 from thinwire.cli import recipe_options as recipes
 from thinwire.cli.lab import HostsOption, LatencyOption, LinkOption, ProcsOption
 
@@ -18,21 +19,15 @@ if TYPE_CHECKING:
 
 
 def compare(
-    codecs: Annotated[
-        str | None, typer.Option(help="Codecs, separated by commas or semicolons outside of parentheses.")
-    ] = None,
-    codec: Annotated[list[str] | None, typer.Option(help="One more codec; may be repeated.")] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="PyTorch's own ways: ddp, torch-fp16, torch-bf16, torch-powersgd(rank=4); headroom."),
-    ] = None,
+    ctx: typer.Context,
+    codecs: options.CodecsOption = None,
+    codec: options.MoreOption = None,
+    baseline: options.BaselineOption = None,
     hosts: HostsOption = 4,
     link: LinkOption = "200mbit",
     latency: LatencyOption = "0ms",
     procs_per_host: ProcsOption = 1,
-    or_loopback: Annotated[
-        bool, typer.Option("--or-loopback", help="Where links cannot be shaped, say so and use plain loopback.")
-    ] = False,
+    or_loopback: options.OrLoopbackOption = False,
     recipe: recipes.RecipeOption = "fashion-vgg",
     data: recipes.DataOption = None,
     model: recipes.ModelOption = None,
@@ -41,20 +36,16 @@ def compare(
     layers: recipes.LayersOption = None,
     heads: recipes.HeadsOption = None,
     steps: recipes.StepsOption = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the training part, in place of --steps.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="End each run after this time of training; --steps still sets the schedule.")
-    ] = None,
+    epochs: options.EpochsOption = None,
+    minutes: options.MinutesOption = None,
     batch: recipes.BatchOption = None,
     lr: recipes.RateOption = None,
-    seeds: Annotated[int, typer.Option(help="Runs of every codec, each with a seed of its own.")] = 1,
+    seeds: options.SeedsOption = 1,
     evaluate_every: recipes.EvaluateOption = None,
     test_limit: recipes.TestLimitOption = None,
-    target_accuracy: Annotated[
-        float | None, typer.Option(help="Measure the time until this accuracy (0.85 or 85) is reached.")
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="JSONL file of the results.")] = Path("results.jsonl"),
-    resume: Annotated[bool, typer.Option("--resume", help="Skip the runs that are in the file already.")] = False,
+    target_accuracy: options.TargetOption = None,
+    output: options.ResultsOption = Path("results.jsonl"),
+    resume: options.ResumeOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final table as JSON.")] = False,
 ) -> None:
     """Train the same thing once for each codec over thin links, and show who wins.
@@ -69,19 +60,13 @@ def compare(
 
       thinwire compare --recipe fashion-resnet --seeds 3 --target-accuracy 0.85
     """
-    fields = {"data": data, "model": model, "steps": steps, "batch": batch, "lr": lr, "log_every": 1}
-    fields |= {"evaluate_every": evaluate_every, "test_limit": test_limit}
-    sizes = {"width": width, "blocks": blocks, "layers": layers, "heads": heads}
-    chosen = recipes.chosen_recipe(recipe, fields, sizes)
-
     from thinwire.compare.session import Comparison, Session, prepared, typed_command
 
-    spec = _lab_spec(hosts, link, latency, or_loopback)
     comparison = Comparison(
         contenders=_contenders(codecs, codec or [], baseline),
-        recipe=chosen,
+        recipe=recipes.chosen_recipe(ctx.params, log_every=1),
         recipe_name=recipe,
-        lab=spec,
+        lab=_lab_spec(hosts, link, latency, or_loopback),
         procs_per_host=procs_per_host,
         seeds=seeds,
         minutes=minutes,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,13 +26,18 @@ EvaluateOption = Annotated[int | None, typer.Option(help="Steps between evaluati
 TestLimitOption = Annotated[int | None, typer.Option(help="Test examples that are looked at; 0: all.")]
 
 
-def chosen_recipe(name: str, fields: Mapping[str, object], sizes: Mapping[str, int | None]) -> "Recipe":
-    """The recipe of this name with whatever is not None changed."""
+FIELDS = ("data", "model", "steps", "batch", "lr", "seed", "evaluate_every", "test_limit", "amp")
+SIZES = ("width", "blocks", "layers", "heads")
+
+
+def chosen_recipe(options: Mapping[str, Any], **fixed: object) -> "Recipe":
+    """The recipe that a command's options ask for: what is None stays as the recipe has it."""
     from thinwire.recipes import RECIPES, RecipeError
 
+    name = options["recipe"]
     if name not in RECIPES:
         raise RecipeError(f"there is no recipe {name!r}; known recipes: {', '.join(RECIPES)}.")
     recipe = RECIPES[name]
-    changed = {key: value for key, value in fields.items() if value is not None}
-    options = {key: value for key, value in sizes.items() if value is not None}
-    return replace(recipe, **changed, model_options={**recipe.model_options, **options})  # type: ignore[arg-type]
+    changed = {key: options[key] for key in FIELDS if options.get(key) is not None}
+    sizes = {key: options[key] for key in SIZES if options.get(key) is not None}
+    return replace(recipe, **changed, **fixed, model_options={**recipe.model_options, **sizes})  # type: ignore[arg-type]

@@ -11,10 +11,12 @@ from thinwire.cli import recipe_options as recipes
 if TYPE_CHECKING:
     from torch import nn
 
-    from thinwire import Handle
+    from thinwire import Handle, Plan
+    from thinwire.recipes import Recipe
 
 
 def train(
+    ctx: typer.Context,
     recipe: recipes.RecipeOption = "fashion-tiny",
     codec: Annotated[str, typer.Option(help="Chain, preset or plan file that compresses the gradients.")] = "none",
     data: recipes.DataOption = None,
@@ -33,7 +35,7 @@ def train(
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints; 0: only at the end.")] = 0,
     resume: Annotated[Path | None, typer.Option(help="Folder of checkpoints to go on from.")] = None,
     metrics: Annotated[Path | None, typer.Option(help="JSONL file for the figures of the steps.")] = None,
-    amp: Annotated[bool, typer.Option(help="Compute in 16 bits where it is safe.")] = False,
+    amp: Annotated[bool, typer.Option("--amp", help="Compute in 16 bits where it is safe.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and no progress bar.")] = False,
 ) -> None:
     """Train a recipe: alone, under torchrun, or on the thin links of `thinwire run`.
@@ -46,38 +48,29 @@ def train(
 
       thinwire run --link 100mbit -- -m thinwire train --codec nuqsgd
     """
-    fields = {"data": data, "model": model, "steps": steps, "batch": batch, "lr": lr, "seed": seed}
-    fields |= {"evaluate_every": evaluate_every, "test_limit": test_limit, "amp": amp or None}
-    sizes = {"width": width, "blocks": blocks, "layers": layers, "heads": heads}
-    chosen = recipes.chosen_recipe(recipe, fields, sizes)
-
     from thinwire import Plan
-    from thinwire.recipes import joined_world
-    from thinwire.recipes import train as train_recipe
 
-    plan = Plan.parse(codec)
+    chosen, plan = recipes.chosen_recipe(ctx.params), Plan.parse(codec)
+    folders = {"metrics": metrics, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
+    _train(chosen, plan, folders, as_json)
+
+
+def _train(recipe: "Recipe", plan: "Plan", folders: dict[str, Any], as_json: bool) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    from thinwire import attach
+    from thinwire.recipes import joined_world, train
+
     handles: list[Handle] = []
+
+    def prepare(parallel: "nn.Module") -> "Handle | None":
+        if not isinstance(parallel, DistributedDataParallel):
+            return None
+        handles.append(attach(parallel, plan, seed=recipe.seed))
+        return handles[0]
+
     with joined_world() as place:
-
-        def prepare(parallel: "nn.Module") -> "Handle | None":
-            from torch.nn.parallel import DistributedDataParallel
-
-            from thinwire import attach
-
-            if not isinstance(parallel, DistributedDataParallel):
-                return None
-            handles.append(attach(parallel, plan, seed=seed))
-            return handles[0]
-
-        result = train_recipe(
-            chosen,
-            prepare=prepare,
-            metrics=metrics,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            resume=resume,
-            progress=not as_json,
-        )
+        result = train(recipe, prepare=prepare, progress=not as_json, **folders)
         if place.rank == 0:
             figures = {"steps": result.steps, "accuracy": result.accuracy, "test_loss": result.test_loss}
             _show(figures | {"seconds": result.seconds, "ranks": place.ranks, "codec": str(plan)}, handles, as_json)
