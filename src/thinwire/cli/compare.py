@@ -126,9 +126,9 @@ def _run(session: "Session", comparison: "Comparison", quiet: bool) -> "list[Run
     def tell(record: Record) -> None:
         board.hear(record)
         if isinstance(record, Summary):
-            console.print(run_line(record), markup=False, highlight=False)
+            typer.echo(run_line(record), err=True)
 
-    console.print(place_line(comparison), markup=False, highlight=False)
+    typer.echo(place_line(comparison), err=True)
     session.run(tell)
     return board.finished()
 
@@ -148,8 +148,8 @@ def _show(logs: "list[RunLog]", comparison: "Comparison", output: Path, as_json:
         console.width = max(console.width, 160)  # a table in a file need not be folded
     console.print(final_table(rows, place_line(comparison), comparison.target))
     for line in failed_lines(rows):
-        console.print(line, style="red", markup=False, highlight=False)
-    console.print(f"results: {output}; a page of plots: thinwire report {output}", markup=False, highlight=False)
+        typer.secho(line, fg="red")
+    typer.echo(f"results: {output}; a page of plots: thinwire report {output}")
 
 
 def report(
@@ -170,7 +170,9 @@ def report(
 
     write_page(results, output)
     typer.echo(f"the report is in {output.absolute()}")
-    for folder, form in ((png, "png"), (svg, "svg")):
-        if folder is not None:
-            export_plots(results, folder, form)
-            typer.echo(f"plots are in {folder.absolute()}")
+    if png is not None:
+        export_plots(results, png, "png")
+        typer.echo(f"plots are in {png.absolute()}")
+    if svg is not None:
+        export_plots(results, svg, "svg")
+        typer.echo(f"plots are in {svg.absolute()}")

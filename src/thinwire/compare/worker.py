@@ -7,6 +7,7 @@ process: what state a broken collective leaves behind is nobody's guess, so the 
 
 import json
 import os
+import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from thinwire.recipes import Data, Recipe, joined_world, load_data, train
 from thinwire.report.record import Eval, Layers, Record, Step, Summary, from_dict, to_line
 
 MARK = "@thinwire "
+_FROM_BACKWARD = re.compile(r"Unable to cast (.*) to Tensor")  # what DDP makes of an error in a hook
 PATIENCE = timedelta(minutes=10)  # with a peer that does not answer
 
 
@@ -232,6 +234,8 @@ def one_line(reason: BaseException) -> str:
     """The kind of an error and the first line of what it says."""
     text = str(reason).strip()
     first = text.splitlines()[0] if text else ""
+    if wrapped := _FROM_BACKWARD.fullmatch(first):
+        return wrapped[1]
     return first if type(reason).__module__.startswith("thinwire") else f"{type(reason).__name__}: {first}"
 
 
