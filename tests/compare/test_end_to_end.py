@@ -42,6 +42,8 @@ def test_a_comparison_and_its_resumption(tmp_path: Path) -> None:
     assert qsgd.summary.wire_ratio > 6
     assert sum(layer.numel for layer in qsgd.layers) == qsgd.run.parameters == 87938
     assert {layer.codec for layer in qsgd.layers} == {"none", "qsgd(bits=4)"}
+    errors = {layer.relative_error for layer in qsgd.layers if layer.codec != "none"}
+    assert all(error is not None and 0 < error < 1 for error in errors)
 
     again = compare(tmp_path, "--codecs", "none,qsgd", "--baseline", "headroom", "--resume", "--json")
     assert again.returncode == 0, again.stderr

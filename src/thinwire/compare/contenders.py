@@ -70,24 +70,26 @@ class Attached:
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
+        self.errors: dict[str, float] = {}  # relative ones of the parameters, measured every few steps
 
     def metrics(self) -> dict[str, Any]:
+        for name, slot in self.handle.engine.slots.items():
+            if slot.notes.get("given", 0.0) > 0:
+                self.errors[name] = (slot.notes["lost"] / slot.notes["given"]) ** 0.5
         return self.handle.metrics()
 
     def layers(self) -> list[Layer]:
         if self.handle.headroom:
             return []
-        slots, ranks = self.handle.engine.slots, dist.get_world_size()
-        return [_layer(d, slots[d.name].notes if d.name in slots else {}, ranks) for d in self.handle.plan]
+        return [_layer(d, self.errors.get(d.name), dist.get_world_size()) for d in self.handle.plan]
 
     def close(self) -> None:
         self.handle.close()
 
 
-def _layer(decision: Decision, notes: dict[str, float], ranks: int) -> Layer:
+def _layer(decision: Decision, relative_error: float | None, ranks: int) -> Layer:
     size = int(decision.codec.wire_bytes(decision.shape, ranks))
     plain = int(Codec().wire_bytes(decision.shape, ranks))
-    given = notes.get("given", 0.0)
     return Layer(
         name=decision.name,
         shape=list(decision.shape),
@@ -96,7 +98,7 @@ def _layer(decision: Decision, notes: dict[str, float], ranks: int) -> Layer:
         why=decision.why,
         wire_bytes=size,
         wire_ratio=plain / size if size else 1.0,
-        relative_error=(notes["lost"] / given) ** 0.5 if given > 0 else None,
+        relative_error=relative_error,
     )
 
 
