@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from thinwire import PRESETS, STAGES, Codec, __version__
 from thinwire.cli import app
+from thinwire.cli.compare import _lab_spec
+from thinwire.lab import LabError
 
 COMMANDS = ("run", "lab", "lab test", "lab clean", "train", "compare", "report", "codecs", "codecs explain", "doctor")
 
@@ -133,6 +135,15 @@ def test_training_in_one_process(tmp_path: Path) -> None:
     assert "one rank alone sends nothing" in text
     assert "3 steps in" in text
     assert json.loads((tmp_path / "m.jsonl").read_text().splitlines()[-1])["step"] == 2
+
+
+def test_without_thin_links_the_demo_falls_back_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("thinwire.lab.why_no_thin_links", lambda: LabError("no namespaces here"))
+    assert _lab_spec(4, "100mbit", "0ms", or_loopback=True).is_loopback
+    assert "no namespaces here" in capsys.readouterr().err
+    assert not _lab_spec(4, "100mbit", "0ms", or_loopback=False).is_loopback
 
 
 def test_a_report_of_nothing_is_an_error(tmp_path: Path) -> None:

@@ -69,6 +69,9 @@ def test_the_final_table_compares_with_none() -> None:
     assert "55.0 ± 7.1 %" in text
     assert "to 50 %" in text
     assert "not reached" in text
+    narrow = shown(final_table(rows, "title", width=80))
+    assert "speed-up" in narrow
+    assert "samples/s" not in narrow
     assert failed_lines(rows) == ["fp16 failed: it broke"]
 
 

@@ -146,7 +146,7 @@ def _show(logs: "list[RunLog]", comparison: "Comparison", output: Path, as_json:
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, 160)  # a table in a file need not be folded
-    console.print(final_table(rows, place_line(comparison), comparison.target))
+    console.print(final_table(rows, place_line(comparison), comparison.target, console.width))
     for line in failed_lines(rows):
         typer.secho(line, fg="red")
     typer.echo(f"results: {output}; a page of plots: thinwire report {output}")

@@ -1,12 +1,15 @@
 """A comparison on the terminal: a table that lives while it runs, and the one that stays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.table import Table
 
 from thinwire.compare.session import Comparison
 from thinwire.report.record import Record, Run, RunLog, Summary
 from thinwire.report.standings import Spread, Standing
+
+WIDE = 130  # columns of a terminal that shows everything
+NARROW = ("step", "speed-up", "sent/step", "ratio", "accuracy")
 
 
 class Board:
@@ -78,19 +81,24 @@ def run_line(summary: Summary) -> str:
     return f"{summary.run}: {summary.steps} steps, {milliseconds(summary.step_seconds)} a step{sent}{accuracy}"
 
 
-def final_table(rows: Sequence[Standing], title: str, target: float | None = None) -> Table:
-    """A row for each contender; shares are those of a step's time, and what is hidden behind it may overlap."""
-    table = Table(title=title, title_justify="left", title_style="bold", caption=_LEGEND, caption_justify="left")
+def final_table(rows: Sequence[Standing], title: str, target: float | None = None, width: int = WIDE) -> Table:
+    """A row for each contender; shares are those of a step's time, and what is hidden behind it may overlap.
+
+    On a narrow terminal only what decides is shown.
+    """
+    legend = _LEGEND if width >= WIDE else None
+    table = Table(title=title, title_justify="left", title_style="bold", caption=legend, caption_justify="left")
     table.add_column("codec", overflow="fold")
-    columns = ["step", "samples/s", "speed-up", "sent/step", "ratio", "compute", "exposed", "code", "wire"]
-    for column in [*columns, "train loss", "accuracy", *([f"to {100 * target:g} %"] if target is not None else [])]:
-        table.add_column(column, justify="right", no_wrap=True)
+    shown = {name: cell for name, cell in _COLUMNS.items() if width >= WIDE or name in NARROW}
+    if target is not None:
+        shown[f"to {100 * target:g} %"] = _to_target
+    for name in shown:
+        table.add_column(name, justify="right", no_wrap=True)
     best = max((row.speed_up or 0.0 for row in rows if row.label != "headroom"), default=0.0)
     for row in rows:
-        if not row.runs:
-            continue
-        mark = "bold green" if row.speed_up is not None and row.speed_up == best and best > 1 else ""
-        table.add_row(row.label, *_figures(row, target), style=mark)
+        if row.runs:
+            mark = "bold green" if row.speed_up == best and best > 1 else ""
+            table.add_row(row.label, *(cell(row) for cell in shown.values()), style=mark)
     return table
 
 
@@ -105,24 +113,12 @@ _LEGEND = (
 )
 
 
-def _figures(row: Standing, target: float | None) -> list[str]:
-    coding = None if row.encode_seconds is None else row.encode_seconds + (row.decode_seconds or 0.0)
-    cells = [
-        milliseconds(row.step_seconds),
-        number(row.samples_per_second, "{:,.0f}"),
-        number(row.speed_up, "{:.2f}x"),
-        bytes_text(row.bytes_per_step),
-        number(row.wire_ratio, "{:.1f}x"),
-        _share(row.compute_seconds, row.step_seconds),
-        _share(row.exposed_seconds, row.step_seconds),
-        _share(coding, row.step_seconds),
-        _share(row.communicate_seconds, row.step_seconds),
-        _spread(row.train_loss, 1.0, "{:.3f}"),
-        _spread(row.accuracy, 100.0, "{:.1f}", " %"),
-    ]
-    if target is not None:
-        cells.append(number(row.seconds_to_target, "{:.1f} s") if row.seconds_to_target is not None else "not reached")
-    return cells
+def _to_target(row: Standing) -> str:
+    return number(row.seconds_to_target, "{:.1f} s") or "not reached"
+
+
+def _coding(row: Standing) -> float | None:
+    return None if row.encode_seconds is None else row.encode_seconds + (row.decode_seconds or 0.0)
 
 
 def number(value: float | None, form: str) -> str:
@@ -155,3 +151,18 @@ def _spread(spread: Spread | None, factor: float, form: str, unit: str = "") -> 
         return ""
     text = form.format(factor * spread.mean)
     return text + (f" ± {form.format(factor * spread.deviation)}" if spread.seeds > 1 else "") + unit
+
+
+_COLUMNS: Mapping[str, Callable[[Standing], str]] = {
+    "step": lambda row: milliseconds(row.step_seconds),
+    "samples/s": lambda row: number(row.samples_per_second, "{:,.0f}"),
+    "speed-up": lambda row: number(row.speed_up, "{:.2f}x"),
+    "sent/step": lambda row: bytes_text(row.bytes_per_step),
+    "ratio": lambda row: number(row.wire_ratio, "{:.1f}x"),
+    "compute": lambda row: _share(row.compute_seconds, row.step_seconds),
+    "exposed": lambda row: _share(row.exposed_seconds, row.step_seconds),
+    "code": lambda row: _share(_coding(row), row.step_seconds),
+    "wire": lambda row: _share(row.communicate_seconds, row.step_seconds),
+    "train loss": lambda row: _spread(row.train_loss, 1.0, "{:.3f}"),
+    "accuracy": lambda row: _spread(row.accuracy, 100.0, "{:.1f}", " %"),
+}
