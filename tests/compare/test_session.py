@@ -123,6 +123,7 @@ def test_resuming_skips_what_is_done_and_tries_again_what_failed(
 
 def test_results_are_not_overwritten_nor_mixed(tmp_path: Path, pretend: Callable[..., PretendedHosts]) -> None:
     pretend()
+    (tmp_path / "r.jsonl").touch()  # nothing is lost with an empty file
     Session(COMPARISON, 7, tmp_path / "r.jsonl").run(lambda record: None)
     with pytest.raises(RecordError, match="add --resume"):
         Session(COMPARISON, 7, tmp_path / "r.jsonl")

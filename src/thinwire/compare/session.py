@@ -172,7 +172,7 @@ class Session:
 
     def _done(self, resume: bool) -> set[str]:
         """Runs that need not be done again; a file that is there already must be resumed, and fit."""
-        if not self.path.exists():
+        if not self.path.exists() or not self.path.stat().st_size:  # an interrupted comparison may not have begun
             return set()
         if not resume:
             raise RecordError(f"{self.path} exists already; add --resume to go on with it, or give another -o.")
