@@ -215,6 +215,9 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
                 f"{cut.name} cannot come before {stage.name}: what it sends cannot be summed;"
                 f" write {stage.name} | {cut.name}."
             )
+        if before is None and spec.kind not in stage.accepts:
+            takes = " or ".join(sorted(stage.accepts))
+            raise CodecError(f"{stage.name} cannot be the first stage: it takes {takes}; put a quantiser before it.")
         if before is not None and spec.kind not in stage.accepts:
             raise CodecError(_misfit(before, stage, spec))
         if cut is None and not stage.additive:
