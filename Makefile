@@ -16,7 +16,7 @@ check: $(STAMP)
 	$(BIN)/mypy $(TREES)
 
 pytest: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 install: $(STAMP)
 
