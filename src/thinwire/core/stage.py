@@ -78,6 +78,7 @@ class Stage:
     rounds: ClassVar[int] = 0
     settles: ClassVar[bool] = False
     settings: ClassVar[bool] = False
+    held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
     accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})
     shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default
 
