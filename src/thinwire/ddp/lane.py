@@ -32,7 +32,9 @@ class Lane:
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: timedelta | None) -> None:
         ranks = dist.get_process_group_ranks(group)
         # new_group would take the default of 30 minutes, whatever the user gave the model's group
-        own = dist.new_group(ranks, timeout=timeout or _timeout_of(group, device))
+        timeout = timeout or _timeout_of(group, device)
+        # only the members of the model's group are here to make a group of their own
+        own = dist.new_group(ranks, timeout=timeout, use_local_synchronization=len(ranks) < dist.get_world_size())
         self.world = Distributed(own)
         self.broken: BaseException | None = None
         self._jobs: Jobs = queue.SimpleQueue()
