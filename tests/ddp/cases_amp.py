@@ -9,7 +9,9 @@ import thinwire
 from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, loss_of, net, summed, train
 
 
-def scaled_step(model: torch.nn.Module, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+def scaled_step(
+    model: torch.nn.Module, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, loss: Tensor
+) -> None:
     optimizer.zero_grad()
     scaler.scale(loss).backward()
     scaler.step(optimizer)

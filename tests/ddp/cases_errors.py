@@ -79,7 +79,9 @@ def ranks_that_differ_are_named(rank: int, ranks: int, folder: Path) -> None:
     for options, message in odd:
         model = ddp(net())
         plan = options.pop("plan", "qsgd")
-        assert message in raised(lambda model=model, plan=plan, options=options: thinwire.attach(model, plan, **options))
+        assert message in raised(
+            lambda model=model, plan=plan, options=options: thinwire.attach(model, plan, **options)
+        )
     if ranks == 3:
         message = raised(lambda: thinwire.attach(ddp(net()), "qsgd", seed=0 if rank == 0 else 1))
         assert "rank 0 has 0, ranks 1, 2 have 1; start all ranks with the same code" in message
@@ -181,6 +183,7 @@ def no_thread_stays_behind(rank: int, ranks: int, folder: Path) -> None:
     assert lanes_alive() == before + 2
     handle.close()
     assert lanes_alive() == before
+    assert len(torch.distributed.distributed_c10d._world.pg_map) == groups
     assert "this thinwire handle is closed; attach to a new DDP model" in raised(
         lambda: loss_of(model, rank, 0).backward()
     )
@@ -194,7 +197,6 @@ def no_thread_stays_behind(rank: int, ranks: int, folder: Path) -> None:
     while time.monotonic() < limit and lanes_alive() > before:
         time.sleep(0.02)
     assert lanes_alive() == before
-    assert len(torch.distributed.distributed_c10d._world.pg_map) == groups
 
 
 @case(2)

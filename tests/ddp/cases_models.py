@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import thinwire
-from tests.ddp.cases import Net, assert_same_everywhere, batch, case, ddp, flat, loss_of, net, summed, train
+from tests.ddp.cases import assert_same_everywhere, batch, case, ddp, flat, loss_of, net, summed, train
 
 
 class Branches(nn.Module):
@@ -312,5 +312,3 @@ def loops_of_ones_own_equal_the_hook(rank: int, ranks: int, folder: Path) -> Non
     with pytest.raises(thinwire.WorldError, match=r"first.weight has a sparse gradient"):
         thinwire.average_gradients(own, "topk(density=0.1) | qsgd(bits=4)", state)
     handle.close()
-
-

@@ -16,7 +16,9 @@ from tests.ddp.cases_training import chains
 from thinwire import StateError
 
 
-def begun(chain: Any, rank: int, steps: int = 3, group: Any = None) -> tuple[Any, thinwire.Handle, torch.optim.Optimizer]:
+def begun(
+    chain: Any, rank: int, steps: int = 3, group: Any = None
+) -> tuple[Any, thinwire.Handle, torch.optim.Optimizer]:
     model = ddp(net(), bucket_cap_mb=0.01, process_group=group)
     handle = thinwire.attach(model, chain, seed=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -82,6 +82,14 @@ class Plan:
 
     rules: tuple[Rule, ...] = ()
 
+    def __post_init__(self) -> None:
+        for at, rule in enumerate(self.rules[:-1]):
+            if rule == Rule(rule.codec, small=rule.small):
+                raise CodecError(
+                    f"rule {self.rules[at + 1].match!r} can never apply: rule '*' before it matches everything, and"
+                    " the first rule that matches decides; put '*' last."
+                )
+
     @staticmethod
     def parse(what: "PlanLike") -> "Plan":
         """A plan from a codec (for all), a mapping of name patterns to codecs, a list of rules, a file of these, or

@@ -17,7 +17,7 @@ from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
 from thinwire.ddp.agreement import check_agreement
 from thinwire.ddp.engine import Engine, Piece
-from thinwire.ddp.lane import Lane
+from thinwire.ddp.lane import Lane, group_count
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, read_distributed, save_engine
 from thinwire.errors import StateError, ThinwireError, WorldError
@@ -125,9 +125,9 @@ class Handle:
         self.load_state_dict(read_distributed(folder, key, self._world))
 
     def close(self) -> None:
-        """End the threads; the model cannot be trained with this handle afterwards."""
+        """End the threads and give up their groups; the model cannot be trained with this handle afterwards."""
         for lane in self._lanes:
-            lane.close()
+            lane.leave()
 
     def __reduce__(self) -> Any:
         raise StateError("a handle cannot be copied or pickled; save handle.state_dict() and attach again.")
@@ -237,6 +237,7 @@ class Handle:
                 "headroom": self.headroom,
                 "the number of lanes": lanes,
                 "having a scaler": engine.skips,
+                "the number of process groups": group_count(self._world.group),
             },
         )
 

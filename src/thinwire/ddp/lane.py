@@ -33,13 +33,14 @@ class Lane:
         ranks = dist.get_process_group_ranks(group)
         # new_group would take the default of 30 minutes, whatever the user gave the model's group
         timeout = timeout or _timeout_of(group, device)
-        # only the members of the model's group are here to make a group of their own
-        own = dist.new_group(ranks, timeout=timeout, use_local_synchronization=len(ranks) < dist.get_world_size())
+        # if the model has a part of the ranks only, the others are not here to take part in making a group
+        self._partial = len(ranks) < dist.get_world_size()
+        own = dist.new_group(ranks, timeout=timeout, use_local_synchronization=self._partial)
         self.world = Distributed(own)
         self.broken: BaseException | None = None
         self._jobs: Jobs = queue.SimpleQueue()
         # A daemon, so that an exception in the main thread can always end the process; `close` joins it in order.
-        args = (self._jobs, weakref.ref(self), own)
+        args = (self._jobs, weakref.ref(self))
         self._thread = threading.Thread(target=_work, args=args, daemon=True, name="thinwire")
         self._thread.start()
         _OPEN.add(self)
@@ -63,13 +64,21 @@ class Lane:
         if self._thread is not threading.current_thread():
             self._thread.join(wait)
 
+    def leave(self) -> None:
+        """Close, and give up the group. Torch names groups of a part of the ranks by how many groups there are, and
+        must not find a name that was used before: such a group stays until the process ends."""
+        self.close()
+        if not self._thread.is_alive() and not self._partial:
+            with suppress(Exception):  # the default group may be gone already, and this one with it
+                dist.destroy_process_group(self.world.group)
 
-def _work(jobs: Jobs, lane: "weakref.ref[Lane]", group: dist.ProcessGroup) -> None:
+
+def _work(jobs: Jobs, lane: "weakref.ref[Lane]") -> None:
     while (item := jobs.get()) is not None:
         job, future, on_failure = item
         owner = lane()
         if owner is None:
-            break
+            return
         try:
             if owner.broken is not None:
                 raise WorldError(f"rank {owner.world.rank}: an earlier bucket failed ({owner.broken})")
@@ -82,8 +91,6 @@ def _work(jobs: Jobs, lane: "weakref.ref[Lane]", group: dist.ProcessGroup) -> No
                 error: Any = reason
                 future.set_exception(error)
         del item, job, future, owner, on_failure
-    with suppress(Exception):  # the default group may be gone already, and this one with it
-        dist.destroy_process_group(group)
 
 
 def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta | None:
@@ -93,6 +100,12 @@ def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta | N
         return None
     found: timedelta | None = getattr(options, "_timeout", None)
     return found
+
+
+def group_count(group: dist.ProcessGroup | None) -> int:
+    """How many groups this process knows, where that decides the name of the next one (a part of the ranks)."""
+    partial = dist.get_world_size(group) < dist.get_world_size()
+    return len(dist.distributed_c10d._world.pg_names) if partial else 0
 
 
 def _on_stream(job: Job, like: Tensor) -> Job:
