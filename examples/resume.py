@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 --max-restarts 1 examples/resume.py --folder checkpoints --die-at 12
 
-Every few steps each rank writes its own file: the model, the optimizer and thinwire's memory. When a rank dies, the others
-fail within the time-out, torchrun starts all of them again, and they go on from the last step that every rank has written.
-The end is the same, bit for bit, as without the death.
+Every few steps each rank writes its own file: the model, the optimizer and thinwire's memory. When a rank dies, the
+others fail within the time-out, torchrun starts all of them again, and they go on from the last step that every rank
+has written. The end is the same, bit for bit, as without the death.
 """
 
 import argparse
