@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire
@@ -42,8 +44,8 @@ def save(path: Path, content: dict[str, object]) -> None:
 def join(life: int) -> None:
     """Join the others. torchrun keeps its store over restarts, with the addresses of the dead (PyTorch issue 135712):
     each life needs names of its own."""
-    store, rank, ranks = next(dist.rendezvous("env://"))
-    store = dist.PrefixStore(f"life-{life}", store)
+    store, rank, ranks = next(rendezvous("env://"))
+    store = PrefixStore(f"life-{life}", store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=20))
 
 

@@ -119,7 +119,7 @@ def test_a_mapping_in_a_toml_file_keeps_its_conditions(tmp_path: Path) -> None:
 
 rules = st.builds(
     Rule,
-    st.sampled_from(["none", "sign", "topk(density=0.01) | qsgd(bits=4)"]),  # type: ignore[arg-type]
+    st.sampled_from(["none", "sign", "topk(density=0.01) | qsgd(bits=4)"]),
     st.text(alphabet="abc.*?[]\"'é", min_size=1).filter(lambda text: text != "*"),
     dim=st.none() | st.integers(0, 5),
     min_numel=st.none() | st.integers(0, 99),

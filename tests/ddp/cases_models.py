@@ -198,7 +198,8 @@ def compiled_modules_train_under_their_own_names(rank: int, ranks: int, folder: 
     results = []
     for inside in (None, True, False):
         module: Any = net()
-        model = ddp(torch.compile(module, backend="eager") if inside else module)
+        wrapped: Any = torch.compile(module, backend="eager") if inside else module
+        model = ddp(wrapped)
         stepped: Any = torch.compile(model, backend="eager") if inside is False else model
         handle = thinwire.attach(model, plan)
         assert [d.name for d in handle.plan][:2] == ["first.weight", "first.bias"]

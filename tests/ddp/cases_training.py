@@ -2,6 +2,7 @@
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -143,9 +144,9 @@ def a_swapped_codec_keeps_what_is_held(rank: int, ranks: int, folder: Path) -> N
     handle = thinwire.attach(model, "topk(density=0.05)")
     p = model.module.first.weight
     local, delivered, alone = torch.zeros(2048).double(), torch.zeros(2048).double(), net()
-    plans = {0: None, 3: "topk(density=0.2) | bf16", 6: {"first.*": "sign", "*": "qsgd"}, 9: "none"}
+    plans: dict[int, Any] = {3: "topk(density=0.2) | bf16", 6: {"first.*": "sign", "*": "qsgd"}, 9: "none"}
     for step in range(10):
-        if plans.get(step) is not None:
+        if step in plans:
             handle.use(plans[step])
         alone.zero_grad()
         loss_of(alone, rank, step).backward()
