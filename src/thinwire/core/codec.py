@@ -51,6 +51,10 @@ class Codec:
         return Codec.parse(other) | self
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return " | ".join(str(stage) for stage in self.stages) or "none"
 
     def __repr__(self) -> str:
