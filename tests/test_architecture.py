@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "thinwire"
 
 # Lowest first. A unit imports from its own row or the rows before it; two units of one row never import each other
-# both ways. The façade is thinwire/__init__.py: it gathers what lies below, and only what lies above may use it.
+# both ways. The façade is thinwire/__init__.py: it offers what api gathers, and only what lies above may use it.
 FACADE = "__init__"
 LAYERS = (
     {"_version", "errors"},
@@ -23,8 +23,9 @@ LAYERS = (
     {"presets"},
     {"worlds"},
     {"ddp", "tuning"},
+    {"api"},
     {FACADE},
-    {"bench", "lab", "recipes", "report"},
+    {"lab", "recipes", "bench", "compare", "report"},
     {"cli"},
     {"__main__"},
 )

@@ -8,8 +8,18 @@ from typing import Any
 
 from thinwire.core.codec import Codec
 from thinwire.core.text import NAMES
+from thinwire.errors import CodecError
+from thinwire.stages.fourier import FFT
+from thinwire.stages.importance import Importance
 from thinwire.stages.integers import Integers
+from thinwire.stages.momentum import Momentum
+from thinwire.stages.pca import PCA
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
+from thinwire.stages.rangefloat import RangeFloat
+from thinwire.stages.settings import Delay, Feedback
+from thinwire.stages.sharedtopk import SharedTopK
+from thinwire.stages.sparsify import TopK
+from thinwire.stages.vote import Ballot, Vote
 
 # Quantisers.
 
@@ -24,9 +34,10 @@ def nuqsgdinf(bits: int = 4, bucket: int = 512) -> Codec:
     return Codec((NUQSGD(bits=bits, norm="max", bucket=bucket),))
 
 
-def onebit(bucket: int = 512) -> Codec:
-    """1-bit SGD with feedback of both encodings (Seide et al. 2014)."""
-    return Codec((Sign(bucket=bucket),))
+def onebit(bucket: int = 512, warmup: int = 0) -> Codec:
+    """1-bit SGD with feedback of both encodings (Seide et al. 2014), after `warmup` steps as they are."""
+    sign = Codec((Sign(bucket=bucket),))
+    return Delay(steps=warmup) | sign if warmup else sign
 
 
 def terngrad(clip: float | None = 2.5, bucket: int = 512) -> Codec:
@@ -39,12 +50,80 @@ def int8() -> Codec:
     return Codec((Integers(bits=8),))
 
 
+# Sparsifiers.
+
+
+def fftsgd(theta: float = 0.85, bits: int = 10, chunk: int = 4096, warmup: int = 0, decay: int | None = None) -> Codec:
+    """The share theta of the frequencies dropped, the rest as range-based floats (Wang et al., HPDC 2020)."""
+    if not 0.0 <= theta < 1.0:
+        raise CodecError(f"fftsgd(theta={theta}): theta, the share that is dropped, must be from 0 to below 1.")
+    density = round(1.0 - theta, 12)
+    return Codec((FFT(chunk), TopK(density, warmup=warmup, decay=decay, dial=True), RangeFloat(bits=bits)))
+
+
+def scalecom(density: float = 1 / 64, beta: float = 0.1, warmup: int = 100) -> Codec:
+    """One rank's top-k in turn, sent by all, and a residual behind a low-pass filter (Chen et al., NeurIPS 2020)."""
+    return Codec((Feedback(beta=beta), SharedTopK(density, warmup=warmup)))
+
+
+def signsgd(feedback: bool = False) -> Codec:
+    """signSGD with majority vote (Bernstein et al. 2018); the result has the sign of the majority, and is no mean."""
+    votes = Codec((Ballot(), Vote()))
+    return votes if feedback else Codec((Feedback(keep="off"), *votes.stages))
+
+
+def iwp(
+    density: float | None = None,
+    threshold: float | None = None,
+    mask_nodes: int = 2,
+    warmup: int = 0,
+    momentum: float = 0.0,
+) -> Codec:
+    """Importance-weighted pruning (Cheng & Xu 2019); density 1/64 unless a threshold is given.
+
+    `momentum` moves the momentum from the optimiser into the chain: with 0.9, train with plain SGD.
+    It is off by default, because most optimisers have momentum already, and two of them would multiply.
+    """
+    stage = Importance(density=density, threshold=threshold, mask_nodes=mask_nodes, warmup=warmup, momentum=momentum)
+    return Codec((stage,))
+
+
+def dgc(density: float = 0.001, momentum: float = 0.9, clip: float | None = None, warmup: int = 400) -> Codec:
+    """Deep gradient compression (Lin et al. 2018): top-k of the velocity. Train with an optimiser without momentum."""
+    return Codec((Momentum(beta=momentum, masking=True, clip=clip), TopK(density=density, warmup=warmup)))
+
+
+# Learnt bases.
+
+
+def gradiveq(
+    ratio: float | None = None,
+    energy: float | None = None,
+    warmup: int = 40,
+    sample: int = 20,
+    reuse: int = 400,
+    slice: int | None = None,
+    order: str = "rows",
+    pool: bool = True,
+    travel: str | None = None,
+    limit: float | None = 0.2,
+) -> Codec:
+    """GradiVeQ (Yu et al. 2018): one PCA basis a layer, coefficients summed by the all-reduce."""
+    return Codec((PCA(ratio, energy, warmup, sample, reuse, slice, order, pool, travel=travel, limit=limit),))
+
+
 PRESETS: dict[str, Any] = {
     "qsgdinf": qsgdinf,
     "nuqsgdinf": nuqsgdinf,
     "onebit": onebit,
     "terngrad": terngrad,
     "int8": int8,
+    "fftsgd": fftsgd,
+    "scalecom": scalecom,
+    "signsgd": signsgd,
+    "iwp": iwp,
+    "dgc": dgc,
+    "gradiveq": gradiveq,
 }
 
 NAMES.update(PRESETS)

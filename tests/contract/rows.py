@@ -1,7 +1,12 @@
 """The one table of chains that every law of the contract runs over: a new stage is tested by adding its row."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
+
+import thinwire
 
 # Chains that start up in the first step; each stage stands in at least one of them.
 ROWS = [
@@ -42,6 +47,23 @@ ROWS = [
     "topk(density=0.1) | rangefloat(bits=8) | huffman",
     "topk(density=0.05) | bf16",
     "rangefloat(bits=12) | huffman",
+    "topk(density=1/16, warmup=3)",
+    "fft(chunk=64)",
+    "fft(chunk=128) | topk(density=0.15) | rangefloat(bits=8)",
+    "dct(chunk=32) | topk(density=0.1) | fp16",
+    "hadamard(chunk=64) | qsgd(bits=4)",
+    "sharedtopk(density=0.1)",
+    "fft(chunk=64) | sharedtopk(density=0.2) | qsgd(bits=4)",
+    "alq(bits=3, bucket=64, start=1)",
+    "delay(steps=1) | sign",
+    "importance(density=0.1)",
+    "importance(density=0.1, mask_nodes=1) | qsgd(bits=4)",
+    "momentum(beta=0.9) | topk(density=0.1)",
+    "randomk(density=0.1)",
+    "powersgd(rank=2)",
+    "feedback(keep=off) | ballot | vote",
+    "pca(ratio=4, warmup=1, sample=6, reuse=20)",
+    "pca(ratio=4, warmup=0, sample=6, reuse=9, travel='qsgd(bits=4)') | qsgd(bits=4)",
     "feedback(keep=off) | topk(density=0.1)",
     "feedback(keep=bf16) | sign",
     "feedback(keep=fp32) | qsgd(bits=4)",
@@ -55,3 +77,13 @@ def gradients(ranks: int, shape: tuple[int, ...], seed: int = 0) -> list[Tensor]
     generator = torch.Generator().manual_seed(seed)
     common = torch.randn(shape, generator=generator)
     return [common + torch.randn(shape, generator=generator) ** 3 / 2 for _ in range(ranks)]
+
+
+def weights(shape: tuple[int, ...]) -> Tensor:
+    """Current values of the parameter, for the stages that look at them."""
+    return torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)
+
+
+def simulate(codec: Any, given: Sequence[Tensor], **options: Any) -> thinwire.Outcome:
+    """thinwire.simulate with weights."""
+    return thinwire.simulate(codec, given, weights=weights(tuple(given[0].shape)), **options)

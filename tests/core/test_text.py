@@ -88,6 +88,7 @@ def test_canonical_text(text: str, canonical: str) -> None:
             r"qsgd cannot come before integers: what it sends cannot be summed; write integers \| qsgd\.",
         ),
         ("huffman | qsgd", r"qsgd cannot follow huffman"),
+        ("elias", r"elias cannot be the first stage: it takes symbols; put a quantiser before it"),
         ("sign | elias", r"elias codes signs and levels"),
         ("fp16 | topk(density=0.1)", r"topk cannot follow fp16: it takes float32, and fp16 gives float16 numbers"),
         ("qsgd | feedback(keep=off)", r"feedback sets how the whole chain works and must come first"),

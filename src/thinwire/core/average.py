@@ -9,9 +9,10 @@ from torch import Tensor
 from thinwire.core.codec import Codec
 from thinwire.core.ops import Rounds
 from thinwire.core.reduce import choose_reduction, reduce
+from thinwire.core.ring import ring
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Scene, empty_like_spec
+from thinwire.core.stage import Encoded, Parts, Scene, empty_like_spec
 from thinwire.core.wire import Link
 from thinwire.errors import CodecError
 
@@ -42,17 +43,16 @@ def average(codec: Codec, tensor: Tensor, slot: Slot, turn: Turn, weights: Tenso
     given, held_back = _given(codec, tensor, slot, scenes, turn)
     path, y = yield from _walk_in(codec, scenes, given, turn)
     want_own = turn.measure or codec.feedback != "off" or any(codec.stages[i].settles for i in codec.working)
-    total, own = yield from reduce(path.reduction, path.wire, y, turn.rank, turn.ranks, want_own)
-    mean = _walk_back(codec, path.prefix, scenes, total, turn.ranks)
+    if path.parts is None:
+        total, own = yield from reduce(path.reduction, path.wire, y, turn.rank, turn.ranks, want_own)
+        mean = _walk_back(codec, path.prefix, scenes, total, turn.ranks)
+    else:  # the last stage encodes and decodes while the ring turns
+        total, own = yield from ring(path.parts, turn.rank, turn.ranks)
+        mean = _walk_back(codec, path.prefix[:-1], scenes, total, turn.ranks)
     if all_finite(mean):
         if want_own:
             sent = _walk_back(codec, path.prefix, scenes, own, 1)
-            missing = given - sent
-            if turn.measure and scenes:
-                scenes[0].notes |= {"lost": float(missing.square().sum()), "given": float(given.square().sum())}
-            _hold(codec, slot, missing if held_back is None else missing + held_back)
-            for i in codec.working:
-                codec.stages[i].settle(sent, scenes[i])
+            _settle(codec, slot, scenes, given, sent, held_back, turn.measure)
         for i in codec.working:
             codec.stages[i].observe(mean, scenes[i])
         slot.steps += 1
@@ -69,10 +69,13 @@ class Path:
     prefix: tuple[int, ...]
     wire: Sequence[Link]
     reduction: str
+    parts: Parts | None = None
 
 
 def _walk_in(codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn) -> Rounds[tuple[Path, Tensor]]:
     """Agree and encode, stage by stage, into the space where sums are taken."""
+    if turn.step < codec.delay:
+        return Path((), (), "summed"), y
     prefix, wire, wish = codec.prefix, Link.chain(codec, codec.tail, scenes), turn.reduction
     for at, i in enumerate(prefix):
         stage, scene = codec.stages[i], scenes[i]
@@ -80,10 +83,24 @@ def _walk_in(codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn) -> Rounds
             prefix, wire, wish = prefix[:at], _detour(stage.detour(), y.numel(), turn), None
             break
         scene.context = yield from stage.agree(y, scene)
+        if turn.reduction == "ring" and i == codec.working[-1] and (parts := stage.parts(y, scene)) is not None:
+            return Path(prefix, (), "ring", parts), y
         y = stage.encode(y, scene).values
+        _follow(codec, scenes, i, y.numel())
     yield from _agree_on_wire(wire, y)
     spec = wire[0].scene.spec if wire else Spec(y.numel(), bits=y.element_size() * 8)
     return Path(prefix, wire, choose_reduction([link.stage for link in wire], spec, turn.ranks, wish)), y
+
+
+def _follow(codec: Codec, scenes: list[Scene], at: int, numel: int) -> None:
+    """Tell the stages behind `at` how many numbers it gave, where only the agreed context could say that."""
+    spec = codec.stages[at].out(scenes[at].spec)
+    if spec.exact and spec.numel == numel:
+        return
+    spec = replace(spec, numel=numel, exact=True)
+    for i in codec.working[codec.working.index(at) + 1 :]:
+        scenes[i].spec = spec
+        spec = codec.stages[i].out(spec)
 
 
 def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> list[Scene]:
@@ -94,9 +111,9 @@ def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> lis
     for i in range(len(codec.stages)):
         first = bool(codec.working) and i == codec.working[0]
         flat = _flat_weights(weights, slot.shape) if first and weights is not None else None
-        scenes.append(
-            Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, weights=flat, notes=notes)
-        )
+        scene = Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, notes=notes)
+        scene.weights, scene.dial = flat, slot.dial
+        scenes.append(scene)
     return scenes
 
 
@@ -160,13 +177,21 @@ def _walk_back(codec: Codec, prefix: Sequence[int], scenes: list[Scene], y: Tens
     return y
 
 
-def _hold(codec: Codec, slot: Slot, missing: Tensor) -> None:
-    """Keep what was given and not delivered."""
-    if codec.feedback == "off":
-        return
-    if codec.beta != 1.0 and slot.residual is not None:
-        missing = torch.lerp(slot.residual.float(), missing, codec.beta)
-    slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing
+def _settle(
+    codec: Codec, slot: Slot, scenes: list[Scene], given: Tensor, sent: Tensor, held_back: Tensor | None, measure: bool
+) -> None:
+    """Hold what was given and not delivered, and tell the stages what was."""
+    missing = given - sent
+    if measure and scenes:
+        scenes[0].notes |= {"lost": float(missing.square().sum()), "given": float(given.square().sum())}
+    if codec.feedback != "off":
+        if held_back is not None:
+            missing += held_back
+        if codec.beta != 1.0 and slot.residual is not None:
+            missing = torch.lerp(slot.residual.float(), missing, codec.beta)
+        slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing
+    for i in codec.working:
+        codec.stages[i].settle(sent, scenes[i])
 
 
 def _elements_sent(codec: Codec, scenes: list[Scene]) -> dict[str, float]:

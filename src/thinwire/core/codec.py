@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Scene, Stage
+from thinwire.core.stage import STEADY, Scene, Stage
 from thinwire.core.text import parse_links
 from thinwire.core.wire import Link, decode_message, encode_message
 from thinwire.errors import CodecError
@@ -94,18 +94,27 @@ class Codec:
     @cached_property
     def feedback(self) -> str:
         """How error feedback keeps its residual: fp32, bf16 or off (see the `feedback` stage)."""
-        for stage in self.stages:
-            if stage.settings and "keep" in (options := stage.options()):
-                return str(options["keep"])
+        kept = self._setting("keep", None)
+        if kept is not None:
+            return str(kept)
         return "fp32" if any(self.stages[i].feeds for i in self.working) else "off"
 
     @property
     def beta(self) -> float:
         """The share of a new residual that is kept (1: all of it)."""
+        return float(self._setting("beta", 1.0))
+
+    @property
+    def delay(self) -> int:
+        """Steps that travel uncompressed before the chain begins (see the `delay` stage)."""
+        return int(self._setting("steps", 0))
+
+    def _setting(self, option: str, default: Any) -> Any:
+        """An option of a settings stage at the head of the chain."""
         for stage in self.stages:
-            if stage.settings and "beta" in (options := stage.options()):
-                return float(options["beta"])
-        return 1.0
+            if stage.settings and option in (options := stage.options()):
+                return options[option]
+        return default
 
     # Sizes.
 
@@ -131,17 +140,17 @@ class Codec:
         from thinwire.core.reduce import choose_reduction, reduction_bytes
 
         spec = Spec.of((numel,) if isinstance(numel, int) else tuple(numel))
-        total = Size(0)
+        total, piece = Size(0), 1
         for i in self.prefix:
             stage = self.stages[i]
             if not stage.ready(STEADY, spec):
-                return total.plus((stage.detour() or Codec()).wire_bytes(spec.numel, world_size, reduction))
-            total = total.plus(stage.agreement(spec, world_size))
+                return total.plus((stage.detour() or Codec()).wire_bytes(spec.numel, world_size))
+            total, piece = total.plus(stage.agreement(spec, world_size)), stage.piece(spec)
             spec = stage.out(spec)
         for stage in self.wire:
             total = total.plus(stage.agreement(spec, world_size))
         kind = choose_reduction(self.wire, spec, world_size, reduction)
-        return total.plus(reduction_bytes(kind, self.wire, spec, world_size))
+        return total.plus(reduction_bytes(kind, self.wire, spec, world_size, piece))
 
     # One message, for any other transport.
 
@@ -168,16 +177,18 @@ class Codec:
             spec = self.stages[i].out(spec)
         return links
 
+    @property
+    def self_contained(self) -> bool:
+        """Whether one message says all that its reader needs, without agreement between ranks."""
+        return all(self.stages[i].standalone and not self.stages[i].rounds for i in self.working)
+
     def _require_self_contained(self) -> None:
         for i in self.working:
-            if self.stages[i].rounds:
+            if self.stages[i].rounds or not self.stages[i].standalone:
                 raise CodecError(
                     f"{self.stages[i]} needs the ranks to agree first, so it makes no message of its own;"
                     " use simulate() or average()."
                 )
-
-
-STEADY: dict[str, Any] = {"steady": True}  # the state of a stage that has started up, for sizes without data
 
 
 def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
@@ -198,7 +209,7 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
         if not isinstance(stage, Stage):
             raise CodecError(f"a chain is made of stages; got {type(stage).__name__}.")
         if stage.settings:
-            if at:
+            if any(not earlier.settings for earlier in stages[:at]):
                 raise CodecError(
                     f"{stage.name} sets how the whole chain works and must come first; got it behind {stages[0].name}."
                 )
@@ -208,6 +219,9 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
                 f"{cut.name} cannot come before {stage.name}: what it sends cannot be summed;"
                 f" write {stage.name} | {cut.name}."
             )
+        if before is None and spec.kind not in stage.accepts:
+            takes = " or ".join(sorted(stage.accepts))
+            raise CodecError(f"{stage.name} cannot be the first stage: it takes {takes}; put a quantiser before it.")
         if before is not None and spec.kind not in stage.accepts:
             raise CodecError(_misfit(before, stage, spec))
         if cut is None and not stage.additive:

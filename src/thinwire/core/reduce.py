@@ -11,25 +11,29 @@ owner of a shard books the error of the second encoding as its own.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from thinwire.core.ops import AllGather, AllReduce, AllToAll, Rounds, SendRecv
+from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, AllToAll, Rounds, SendRecv
+from thinwire.core.ring import Encodeds, ring
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
+from thinwire.core.staggered import staggered
 from thinwire.core.wire import Link, decode_message, encode_message, message_size
 from thinwire.errors import CodecError
 
 REDUCTIONS = ("summed", "sharded", "gathered", "ring")
 ROUND_COST = 16 * 1024  # bytes that a thin link carries in the time of one more round
+CHUNK = 1 << 20  # numbers of a long tensor that travel together
 SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so that draws stay independent
 
 
 def choose_reduction(wire: Sequence[Stage], spec: Spec, ranks: int, wish: str | None) -> str:
-    """The wished reduction if it is legal, else (None) the cheapest legal one by bytes and rounds."""
+    """The wished reduction if it is legal; else what a stage prefers, or the cheapest legal one by bytes and rounds."""
     legal = ("sharded", "gathered", "ring") if wire else ("summed", "ring")
+    wish = wish or next((stage.prefers for stage in wire if stage.prefers), None)
     if wish is not None:
         if wish not in REDUCTIONS:
             raise CodecError(f"there is no reduction {wish!r}; known are {', '.join(REDUCTIONS)}.")
@@ -49,17 +53,31 @@ def rounds_of(kind: str, wire: Sequence[Stage], spec: Spec) -> int:
     return {"summed": 1, "gathered": lengths, "sharded": 2 * lengths, "ring": 2 * lengths}[kind]
 
 
-def reduction_bytes(kind: str, wire: Sequence[Stage], spec: Spec, ranks: int) -> Size:
-    """Bytes a rank sends."""
+def reduction_bytes(kind: str, wire: Sequence[Stage], spec: Spec, ranks: int, piece: int = 1) -> Size:
+    """Bytes a rank sends; a ring of additive chains keeps `piece` numbers together."""
     if spec.numel == 0:
         return Size(0)
-    shard = shard_length(wire, spec, ranks)
     if not wire:
+        together = piece if kind == "ring" else 1
+        shard = -(-(spec.numel // together) // ranks) * together
         return Size(2 * (ranks - 1) * shard * (spec.bits // 8), spec.exact)
-    whole = kind == "gathered"
-    size = message_size(tuple(wire), replace(spec, numel=spec.numel if whole else shard, shape=()))
-    framed = size.plus(0 if size.exact else 4)
-    return framed.times((ranks - 1) * (1 if whole else 2))
+    total = Size(0)
+    for low, high in chunk_bounds(kind, wire, spec):
+        chunk = replace(spec, numel=high - low, shape=())
+        length = chunk.numel if kind == "gathered" else shard_length(wire, chunk, ranks)
+        size = message_size(tuple(wire), replace(chunk, numel=length))
+        framed = size.plus(0 if size.exact else LENGTH_BYTES)
+        total = total.plus(framed.times((ranks - 1) * (1 if kind == "gathered" else 2)))
+    return total
+
+
+def chunk_bounds(kind: str, wire: Sequence[Stage], spec: Spec) -> list[tuple[int, int]]:
+    """Where long tensors are cut, so that one chunk encodes while another travels and a third decodes."""
+    numel, grain = spec.numel, wire[0].grain(spec)
+    if kind == "ring" or numel < 2 * CHUNK or not all(stage.splits for stage in wire):
+        return [(0, numel)]
+    step = -(-CHUNK // grain) * grain
+    return [(low, min(low + step, numel)) for low in range(0, numel, step)]
 
 
 def reduce(
@@ -69,31 +87,43 @@ def reduce(
     if y.numel() == 0:
         return y, y
     if kind == "summed":
-        own = y.clone() if want_own else y
-        (total,) = yield AllReduce([y])
-        return total, own
-    if kind == "gathered":
-        return (yield from _gathered(links, y, rank, want_own))
-    if kind == "sharded":
-        return (yield from _sharded(links, y, rank, ranks, want_own))
-    return (yield from (_ring_encoded(links, y, rank, ranks) if links else _ring_summed(y, rank, ranks)))
+        # a backend sums in place, and a stage that changes nothing hands on the very tensor it was given
+        (total,) = yield AllReduce([y.clone() if want_own else y])
+        return total, y
+    if kind == "ring":
+        return (yield from (_ring_encoded(links, y, rank, ranks) if links else ring(Encodeds(y), rank, ranks)))
+    total, own = torch.empty_like(y), torch.empty_like(y) if want_own else None
+    chunks = []
+    for low, high in chunk_bounds(kind, [link.stage for link in links], replace(links[0].scene.spec, numel=y.numel())):
+        cut = slice(low, high)
+        chunk = _Chunk(_moved(links, high - low, low, 0), y[cut], total[cut], own[cut] if own is not None else None)
+        chunks.append(_gathered(chunk) if kind == "gathered" else _sharded(chunk, rank, ranks))
+    yield from staggered(chunks) if len(chunks) > 1 else chunks[0]
+    return total, y if own is None else own
 
 
-def _gathered(links: Sequence[Link], y: Tensor, rank: int, want_own: bool) -> Rounds[tuple[Tensor, Tensor]]:
-    links = _moved(links, y.numel(), 0, 0)
+@dataclass(frozen=True)
+class _Chunk:
+    """Numbers to be summed, and where the sum and this rank's contribution to it are wanted."""
+
+    links: Sequence[Link]
+    y: Tensor
+    total: Tensor
+    own: Tensor | None
+
+
+def _gathered(chunk: _Chunk) -> Rounds[None]:
+    links, y = chunk.links, chunk.y
     message = encode_message(links, y)
     replies = yield AllGather([message], exact=_size(links, y.numel()).exact)
-    total = torch.empty_like(y)
     for source, (received,) in enumerate(replies):
-        decode_message(links, received, total, add=source > 0)
-    own = y
-    if want_own:
-        own = torch.empty_like(y)
-        decode_message(links, message, own)
-    return total, own
+        decode_message(links, received, chunk.total, add=source > 0)
+    if chunk.own is not None:
+        decode_message(links, message, chunk.own)
 
 
-def _sharded(links: Sequence[Link], y: Tensor, rank: int, ranks: int, want_own: bool) -> Rounds[tuple[Tensor, Tensor]]:
+def _sharded(chunk: _Chunk, rank: int, ranks: int) -> Rounds[None]:
+    links, y, total, own = chunk.links, chunk.y, chunk.total, chunk.own
     shards = _shards(links, y.numel(), ranks)
     exact = _size(links, shards[0][1]).exact
     parts = [[] if j == rank else [_shard_message(links, y, shards[j], shards[0], exact)] for j in range(ranks)]
@@ -106,17 +136,13 @@ def _sharded(links: Sequence[Link], y: Tensor, rank: int, ranks: int, want_own: 
     # the sum is encoded once, and everyone, the owner too, decodes the same bytes
     sealed = _shard_message(links, mine, (0, high - low), shards[0], exact, base=low, salt=SECOND_ENCODING)
     gathered = yield AllGather([sealed], exact)
-    total = torch.empty_like(y)
     for source, (a, b) in enumerate(shards):
         _decode_shard(links, gathered[source][0], total[a:b], a, exact, add=False)
-    own = y
-    if want_own:
-        own = torch.empty_like(y)
+    if own is not None:
         for j, (a, b) in enumerate(shards):
             if j != rank:
                 _decode_shard(links, parts[j][0], own[a:b], a, exact, add=False)
         own[low:high] = y[low:high] - (mine - total[low:high])
-    return total, own
 
 
 def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
@@ -156,24 +182,6 @@ def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Ro
     return total, own
 
 
-def _ring_summed(y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
-    """The ring all-reduce itself, for additive chains: add what arrives, pass it on."""
-    shard = -(-y.numel() // ranks)
-    total = torch.zeros(shard * ranks, dtype=y.dtype, device=y.device)
-    total[: y.numel()] = y
-    rows = total.view(ranks, shard)
-    right, left = (rank + 1) % ranks, (rank - 1) % ranks
-    for hop in range(1, ranks):
-        sending = rows[(rank - hop + 1) % ranks]
-        (received,), _ = yield SendRecv([sending], right, left, [shard])
-        rows[(rank - hop) % ranks] += received
-    for hop in range(ranks - 1):
-        sending = rows[(rank + 1 - hop) % ranks]
-        (received,), _ = yield SendRecv([sending], right, left, [shard])
-        rows[(rank - hop) % ranks] = received
-    return total[: y.numel()], y
-
-
 def shard_length(wire: Sequence[Stage], spec: Spec, ranks: int) -> int:
     """ceil(n/P) numbers, rounded up to what the first wire stage wants to keep together."""
     grain = wire[0].grain(spec) if wire else 1
@@ -192,7 +200,7 @@ def _moved(links: Sequence[Link], numel: int, base: int, salt: int) -> list[Link
     spec = replace(links[0].scene.spec, numel=numel, shape=())
     moved = []
     for link in links:
-        scene = replace(link.scene, spec=spec, base=base, stream=link.scene.stream + salt)
+        scene = replace(link.scene, spec=spec, base=link.scene.base + base, stream=link.scene.stream + salt)
         moved.append(Link(link.stage, scene))
         spec = link.stage.out(spec)
     return moved

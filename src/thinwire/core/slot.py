@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Slot:
     """What a segment remembers between steps. A new one is empty; `average` fills it at the first step.
 
-    `chain` and `shape` say whom it belongs to; `notes` are counts of the last step (saturated values, ...).
+    `chain` and `shape` say whom it belongs to; `notes` are counts of the last step (saturated values, ...). `dial`
+    is the user's, equal on all ranks: 0.5 halves what stages with a dial drop, 0 makes them drop nothing.
     """
 
     chain: str = ""
@@ -27,6 +28,7 @@ class Slot:
     residual: Tensor | None = None
     steps: int = 0
     notes: dict[str, float] = field(default_factory=dict)
+    dial: float = 1.0
 
     def open(self, codec: "Codec", shape: tuple[int, ...]) -> None:
         """Prepare an empty slot for this chain and shape, or check that a used one belongs to them."""
@@ -42,8 +44,12 @@ class Slot:
 
     def rescale(self, factor: float) -> None:
         """Follow a change of the loss scale: what is held was measured in the old unit."""
+        from thinwire.core.codec import Codec
+
         if self.residual is not None:
             self.residual.mul_(factor)
+        for stage, state in zip(Codec.parse(self.chain).stages, self.states, strict=False):
+            stage.rescale(state, factor)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and text only."""
@@ -53,6 +59,7 @@ class Slot:
             "states": [dict(state) for state in self.states],
             "residual": self.residual,
             "steps": self.steps,
+            "dial": self.dial,
         }
 
     @staticmethod
@@ -68,6 +75,7 @@ class Slot:
                 [{key: _copied(value) for key, value in state.items()} for state in saved["states"]],
                 _copied(residual),
                 int(saved["steps"]),
+                dial=float(saved["dial"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as reason:
             raise StateError(f"this is not the saved state of a slot ({reason!r}).") from reason

@@ -47,7 +47,8 @@ class Spec:
 
     `shape` is the tensor's own shape, which only a chain's first stage sees, and `row` the length of one of its
     rows (the weights of one output); `signed` marks symbols with a sign in the top bit; with `exact` False,
-    `numel` is not known before the data are.
+    `numel` is not known before the data are; `group` consecutive numbers (the two parts of a complex bin) are
+    chosen or left together.
     """
 
     numel: int
@@ -57,6 +58,7 @@ class Spec:
     row: int = 0
     signed: bool = False
     exact: bool = True
+    group: int = 1
 
     @staticmethod
     def of(shape: tuple[int, ...]) -> "Spec":
@@ -66,9 +68,9 @@ class Spec:
             numel *= extent
         return Spec(numel, shape=shape, row=numel // shape[0] if len(shape) > 1 and shape[0] else numel)
 
-    def numbers(self, numel: int, kind: Kind = "float32", exact: bool = True) -> "Spec":
+    def numbers(self, numel: int, kind: Kind = "float32", exact: bool = True, group: int = 1) -> "Spec":
         bits = {"float32": 32, "int32": 32, "float16": 16, "bfloat16": 16, "bytes": 8}[kind]
-        return Spec(numel, kind, bits, exact=self.exact and exact)
+        return Spec(numel, kind, bits, exact=self.exact and exact, group=group)
 
     def symbols(self, bits: int, signed: bool) -> "Spec":
         return replace(self, kind="symbols", bits=bits, signed=signed, shape=())

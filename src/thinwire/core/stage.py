@@ -17,7 +17,31 @@ if TYPE_CHECKING:
 
 State: TypeAlias = dict[str, Any]  # tensors and plain numbers only: it goes into checkpoints as it is
 
+STEADY: State = {"steady": True}  # the state of a stage that has started up, for sizes without data
+
 EVERYONE = -1  # the "rank" of draws that all ranks share
+
+
+class Parts:
+    """A tensor that an additive stage encodes, and whose sum it decodes, a few parts at a time.
+
+    There are `count` parts, each encoded as `grain` numbers; bounds are given in parts.
+    """
+
+    grain: int
+    count: int
+
+    def encode(self, low: int, high: int) -> Tensor:
+        """This rank's encoded parts from `low` to `high`, flat."""
+        raise NotImplementedError
+
+    def decode(self, values: Tensor, low: int, high: int) -> None:
+        """Take the sum over all ranks of these parts."""
+        raise NotImplementedError
+
+    def result(self) -> Tensor:
+        """The decoded sum, once all its parts are there."""
+        raise NotImplementedError
 
 
 class Encoded(NamedTuple):
@@ -32,7 +56,8 @@ class Scene:
     """Where and when a stage works: the segment's spec and state, the ranks, the step, the shared context.
 
     `contributions` tells a decoder of how many ranks its input is the sum (an affine stage adds its mean in
-    that proportion; 0 decodes a difference). `base` is the position of the first element in the segment.
+    that proportion; 0 decodes a difference). `base` is the position of the first element in the segment. `dial`
+    is the share of its usual loss that a stage with a dial may cause now (`core.schedule`).
     """
 
     spec: Spec
@@ -47,6 +72,7 @@ class Scene:
     context: Any = None
     stash: Any = None  # what a stage keeps from `accumulate` or `encode` until `settle` or `observe`
     weights: Tensor | None = None
+    dial: float = 1.0
     notes: dict[str, float] = field(default_factory=dict)
 
     def key(self) -> int:
@@ -69,7 +95,8 @@ class Stage:
     the tensors. `wire`: may stand behind the cut, where sums are no longer taken. `unbiased`: decodes to its
     input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
-    touches no data.
+    touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
+    gives a wire stage its meaning, taken unless another is asked for. `splits`: a long tensor may be encoded in chunks.
     """
 
     name: ClassVar[str] = ""
@@ -79,6 +106,9 @@ class Stage:
     settles: ClassVar[bool] = False
     settings: ClassVar[bool] = False
     held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
+    standalone: ClassVar[bool] = True
+    splits: ClassVar[bool] = False
+    prefers: ClassVar[str | None] = None
     accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})
     shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default
 
@@ -120,6 +150,10 @@ class Stage:
         """Shards are cut at multiples of this many numbers."""
         return 1
 
+    def piece(self, spec: Spec) -> int:
+        """Numbers of the output that a ring keeps together: what `parts` encodes at once."""
+        return 1
+
     def agreement(self, spec: Spec, ranks: int) -> Size:
         """Bytes a rank sends to agree, in one step."""
         return Size(0)
@@ -137,6 +171,9 @@ class Stage:
     def detour(self) -> "Codec | None":
         """How the numbers travel while this stage is not ready; None: as they are."""
         return None
+
+    def rescale(self, state: State, factor: float) -> None:
+        """Follow a change of the loss scale: state that was measured in the gradient's unit is multiplied."""
 
     # Work. None of these may change the state, except the last two, which run after the result is known.
 
@@ -163,6 +200,10 @@ class Stage:
     def received(self, side: Tensor | None, spec: Spec) -> Spec:
         """`out(spec)` as a receiver knows it; stages of variable output read it from their side bytes."""
         return self.out(spec)
+
+    def parts(self, x: Tensor, scene: Scene) -> Parts | None:
+        """For an additive stage that can work on a few parts at a time, so that a ring overlaps work and transfer."""
+        return None
 
     def settle(self, sent: Tensor, scene: Scene) -> None:
         """Change the state that depends on what this rank delivered (`sent`, in the segment's own space)."""

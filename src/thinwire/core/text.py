@@ -4,6 +4,7 @@ import difflib
 import inspect
 import re
 from dataclasses import MISSING, fields, is_dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -116,6 +117,8 @@ def make(name: str, options: dict[str, Any]) -> Any:
 
 
 def lookup(name: str) -> Any:
+    if name not in NAMES:
+        import_module("thinwire.api")  # the stages and presets of thinwire enter their names when they are loaded
     if name not in NAMES:
         for entry in entry_points(group="thinwire.stages"):
             NAMES.setdefault(entry.name, entry.load())

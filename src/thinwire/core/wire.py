@@ -15,7 +15,7 @@ from torch import Tensor
 
 from thinwire.core.ops import LENGTH_BYTES
 from thinwire.core.spec import DTYPES, Size, Spec
-from thinwire.core.stage import Encoded, Scene, Stage, empty_like_spec
+from thinwire.core.stage import STEADY, Encoded, Scene, Stage, empty_like_spec
 from thinwire.errors import WireError
 from thinwire.kernels import packing
 
@@ -53,7 +53,7 @@ def _measured_size(stages: tuple[Stage, ...], spec: Spec) -> Size:
     spec, scale = replace(spec, numel=numel, shape=()), spec.numel / max(numel, 1)
     x, links = torch.randn(numel, generator=torch.Generator().manual_seed(0)).to(DTYPES[spec.kind]), []
     for at, stage in enumerate(stages):
-        links.append(Link(stage, Scene(spec, stage.init(spec), stream=at)))
+        links.append(Link(stage, Scene(spec, stage.init(spec) | STEADY, stream=at)))
         spec = stage.out(spec)
     return Size(encode_message(links, x).numel() * scale, exact=False)
 

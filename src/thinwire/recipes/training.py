@@ -5,7 +5,7 @@ attached by `prepare`; the loop only keeps its state in checkpoints and its figu
 more than once does so inside one `joined_world()`, because torchrun lets a process join only once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -67,6 +67,7 @@ def train(
     *,
     prepare: Callable[[nn.Module], object] | None = None,
     on_step: Callable[[int], bool | None] | None = None,
+    on_record: Callable[[Record], None] | None = None,
     data: Data | None = None,
     metrics: str | Path | None = None,
     checkpoint: str | Path | None = None,
@@ -74,17 +75,19 @@ def train(
     resume: str | Path | None = None,
     device: str | None = None,
     progress: bool = True,
+    ddp_options: Mapping[str, Any] | None = None,
 ) -> TrainedModel:
     """Trains the recipe on all ranks of this job.
 
     `prepare(model)` may attach a compressor; the model is a DistributedDataParallel if there are several ranks.
-    `on_step(steps done)` ends the run by returning True, on all ranks at the same step.
+    `on_step(steps done)` ends the run by returning True, on all ranks at the same step. `on_record` gets every record.
     `checkpoint` is a folder written every `checkpoint_every` steps and at the end; `resume` one to go on from.
+    `ddp_options` go to DistributedDataParallel as they are.
     """
     with joined_world(device) as place:
         data = data if data is not None else load_data(recipe)
         batches = Batches(data.train, batch=recipe.batch, seed=recipe.seed, rank=place.rank, ranks=place.ranks)
-        run = _Run(recipe, fresh_model(recipe, data), place, prepare)
+        run = _Run(recipe, fresh_model(recipe, data), place, prepare, ddp_options or {})
         first = run.restore(Path(resume)) if resume is not None else 0
         with run.recorder(metrics, first, progress) as recorder:
             for step in range(first, recipe.steps):
@@ -93,7 +96,10 @@ def train(
                 last = done == recipe.steps or (on_step is not None and on_step(done) is True)
                 result = run.evaluate(data.test) if last or _is_due(done, recipe.evaluate_every) else None
                 log = result is not None or _is_due(done, recipe.log_every)
-                recorder.advance(done, run.record(done, loss, result) if log else None)
+                record = run.record(done, loss, result) if log else None
+                recorder.advance(done, record)
+                if record is not None and on_record is not None:
+                    on_record(record)
                 if checkpoint is not None and (last or _is_due(done, checkpoint_every)):
                     run.save(Path(checkpoint), done)
                 if last:
@@ -110,12 +116,17 @@ class _Run:
     """Everything that changes while training: weights, optimiser, gradient scaler, compressor, clock."""
 
     def __init__(
-        self, recipe: Recipe, model: nn.Module, place: Place, prepare: Callable[[nn.Module], object] | None
+        self,
+        recipe: Recipe,
+        model: nn.Module,
+        place: Place,
+        prepare: Callable[[nn.Module], object] | None,
+        ddp_options: Mapping[str, Any],
     ) -> None:
         torch.manual_seed(recipe.seed + place.rank)  # for whatever else draws; weights and batches have their own
         self.recipe, self.place = recipe, place
         self.model = model.to(place.device)
-        self.parallel = DistributedDataParallel(self.model) if place.ranks > 1 else self.model
+        self.parallel = DistributedDataParallel(self.model, **ddp_options) if place.ranks > 1 else self.model
         self.compressor = prepare(self.parallel) if prepare is not None else None
         self.optimizer = make_optimizer(recipe, self.model)
         kind = place.device.type  # float16 needs its loss scaled, bfloat16 has the range of float32
@@ -157,10 +168,9 @@ class _Run:
         self.logged = (done, now)
         each = (now - seconds) / (done - step)
         samples = self.recipe.batch * self.place.ranks
-        record: Record = {"step": done, "loss": self.place.mean(loss), "time": now, "step_time": each}
+        record: Record = dict(self.compressor.metrics()) if isinstance(self.compressor, Measured) else {}
+        record |= {"step": done, "loss": self.place.mean(loss), "time": now, "step_time": each}
         record |= {"samples_per_s": samples / each, "lr": learning_rate(self.recipe, done - 1)}
-        if isinstance(self.compressor, Measured):
-            record |= self.compressor.metrics()
         if result is not None:
             record |= {"test_loss": result.loss, "test_accuracy": result.accuracy}
         self.records.append(record)

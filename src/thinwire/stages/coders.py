@@ -12,7 +12,7 @@ from thinwire.errors import CodecError
 from thinwire.kernels import coders
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Huffman(Stage):
     """Canonical Huffman codes for the symbols of each message, close to their empirical entropy.
 
@@ -20,6 +20,7 @@ class Huffman(Stage):
     """
 
     name: ClassVar[str] = "huffman"
+    splits: ClassVar[bool] = True
     accepts: ClassVar[frozenset[Kind]] = frozenset({"symbols", "float32", "float16", "bfloat16"})
 
     @property
@@ -43,7 +44,7 @@ class Huffman(Stage):
             out.copy_(out + values if add else values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Elias(Stage):
     """Elias omega codes of gaps and levels, as in the analysis of QSGD and NUQSGD (Elias 1975).
 
@@ -51,6 +52,7 @@ class Elias(Stage):
     """
 
     name: ClassVar[str] = "elias"
+    splits: ClassVar[bool] = True
     accepts: ClassVar[frozenset[Kind]] = frozenset({"symbols"})
 
     @property

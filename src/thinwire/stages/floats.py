@@ -9,12 +9,13 @@ from thinwire.core.spec import DTYPES, Kind, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Cast(Stage):
     """Numbers rounded to a shorter float; sums are taken in that type by the backend."""
 
     kind: ClassVar[Kind]
     additive: ClassVar[bool] = True
+    splits: ClassVar[bool] = True
 
     @property
     def feeds(self) -> bool:
@@ -33,7 +34,7 @@ class _Cast(Stage):
             out.copy_(encoded.values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FP32(_Cast):
     """Single precision as it is: the explicit form of not compressing."""
 
@@ -45,7 +46,7 @@ class FP32(_Cast):
         return True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FP16(_Cast):
     """IEEE half precision: 10 bits of mantissa, values above 65504 become infinite."""
 
@@ -53,7 +54,7 @@ class FP16(_Cast):
     kind: ClassVar[Kind] = "float16"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BF16(_Cast):
     """bfloat16: the range of fp32 with 7 bits of mantissa."""
 

@@ -16,7 +16,7 @@ from thinwire.kernels.reference.hashing import hash32
 _LANE = 32  # every backend sums int32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Integers(Stage):
     """Stochastic rounding to integers of one scale that all ranks share, several to an int32 lane.
 

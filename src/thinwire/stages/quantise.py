@@ -15,7 +15,7 @@ from thinwire.kernels import quantise
 Norm = Literal["max", "l2"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bucketed(Stage):
     """Symbols of a few bits, and `scale_bytes` of side information for each bucket of consecutive numbers.
 
@@ -24,6 +24,7 @@ class Bucketed(Stage):
 
     scale_bytes: ClassVar[int] = 4
     signed: ClassVar[bool] = True
+    splits: ClassVar[bool] = True
 
     def width(self) -> int:
         raise NotImplementedError
@@ -69,7 +70,7 @@ class Bucketed(Stage):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QSGD(Bucketed):
     """Uniform levels: |x| / scale is rounded at random to one of the multiples of 1/s around it, s = 2^(bits-1) - 1.
 
@@ -108,7 +109,7 @@ class QSGD(Bucketed):
         quantise.uniform_decode(scales, packed, self.bits, self.bucket, out, add)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NUQSGD(Bucketed):
     """Exponential levels 0, p^S, ..., p, 1 with S = 2^(bits-1) - 2: fine where most gradients are, near zero.
 
@@ -172,7 +173,7 @@ def exponential_levels(base: float, bits: int) -> Tensor:
     return torch.tensor([0.0] + [base**j for j in range(top, -1, -1)], dtype=torch.float32)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ternary(Bucketed):
     """TernGrad: scale * sign(x) with probability |x| / scale, else 0; the scale is the bucket's largest magnitude.
 
@@ -213,7 +214,7 @@ class Ternary(Bucketed):
         quantise.uniform_decode(scales, packed, 2, self.bucket, out, add)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sign(Bucketed):
     """1-bit SGD: the sign of each number, and for each bucket (or row) the means of its negative and other numbers.
 

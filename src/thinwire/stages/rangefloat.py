@@ -26,7 +26,7 @@ class _Header(NamedTuple):
     maximum: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RangeFloat(Stage):
     """A float of `bits` bits with `mantissa` of them, whose codes cover just [min, max] of the data.
 
@@ -38,6 +38,7 @@ class RangeFloat(Stage):
     """
 
     name: ClassVar[str] = "rangefloat"
+    splits: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(8, low=4, high=16, whole=True, help="bits of a number")

@@ -7,52 +7,98 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.options import number
+from thinwire.core.options import number, switch
+from thinwire.core.schedule import density_at
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import WireError
 from thinwire.kernels import coders, sparse
 
 _COUNT_BYTES = 4
+_SMALL = 2.0**-90  # the largest square must leave room for smaller ones
 
 
-@dataclass(frozen=True)
-class TopK(Stage):
-    """The ceil(density * n) numbers of largest magnitude; ties go to the lower position.
+@dataclass(frozen=True, repr=False)
+class Sparsifier(Stage):
+    """A stage that keeps a share of its numbers, or of its groups of numbers, which may change from step to step.
 
-    Positions travel as a bitmap, as raw indices or as Rice-coded gaps, whichever is smallest for the message.
-    Biased, |x - Q(x)|^2 <= (1 - density) |x|^2; error feedback keeps the rest.
+    `density` is where a run settles; `core.schedule` says what warm-up, decay and dial make of it.
     """
 
-    name: ClassVar[str] = "topk"
     shown: ClassVar[tuple[str, ...]] = ("density",)
 
     density: float = number(low=1e-9, high=1.0, help="share of the numbers that travel")
+    warmup: int = number(0, low=0, high=2**31, whole=True, help="steps in which the density falls from 1 to that")
+    decay: int | None = number(
+        None, low=1, high=2**31, whole=True, optional=True, help="the dropped share is divided by sqrt(1 + step/decay)"
+    )
+    dial: bool = switch(False, help="obey the slot's dial")
+
+    @property
+    def varies(self) -> bool:
+        """The count may change from step to step."""
+        return self.warmup > 0 or self.decay is not None or self.dial
 
     def kept(self, numel: int) -> int:
+        """How many of `numel` numbers (or groups) travel once the warm-up is over."""
         return min(numel, math.ceil(self.density * numel))
 
+    def kept_now(self, numel: int, scene: Scene) -> int:
+        if not self.varies or "steady" in scene.state:
+            return self.kept(numel)
+        dial = scene.dial if self.dial else 1.0
+        density = density_at(self.density, scene.step, self.warmup, self.decay, dial)
+        return min(numel, math.ceil(density * numel))
+
     def out(self, spec: Spec) -> Spec:
-        return spec.numbers(self.kept(spec.numel))
+        kept = self.kept(spec.numel // spec.group) * spec.group
+        return spec.numbers(kept, exact=not self.varies, group=spec.group)
+
+    def grain(self, spec: Spec) -> int:
+        return spec.group
+
+
+@dataclass(frozen=True, repr=False)
+class TopK(Sparsifier):
+    """The ceil(density * n) numbers of largest magnitude; ties go to the lower position.
+
+    Behind `fft` the pairs of largest magnitude. Positions travel as a bitmap, as raw indices or as Rice-coded gaps,
+    whichever is smallest for the message; a count that changes from step to step (`warmup`, `decay`, `dial`) goes
+    before them. Biased, |x - Q(x)|^2 <= (1 - density) |x|^2; error feedback keeps the rest.
+    """
+
+    name: ClassVar[str] = "topk"
 
     def side(self, spec: Spec) -> Size:
         return Size(0, exact=False)
 
+    def received(self, side: Tensor | None, spec: Spec) -> Spec:
+        if not self.varies:
+            return self.out(spec)
+        count = read_count(self, side, spec.numel // spec.group)
+        return spec.numbers(count * spec.group, group=spec.group)
+
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        indices = sparse.largest(x, self.kept(x.numel()))
-        return Encoded(x[indices], coders.pack_indices(indices, x.numel()))
+        scores = magnitudes(x, scene.spec.group)
+        indices = sparse.largest(scores, self.kept_now(scores.numel(), scene))
+        packed = coders.pack_indices(indices, scores.numel())
+        return Encoded(chosen(x, indices, scene.spec.group), with_count(indices, packed) if self.varies else packed)
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         assert encoded.side is not None
-        _scatter(encoded.values, encoded.side, self.kept(out.numel()), out, add)
+        groups, packed = out.numel() // scene.spec.group, encoded.side
+        count = self.kept(groups)
+        if self.varies:
+            count, packed = read_count(self, packed, groups), packed[_COUNT_BYTES:]
+        put_back(encoded.values, coders.unpack_indices(packed, groups, count), scene.spec.group, out, add)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Threshold(Stage):
     """The numbers of magnitude above `value`: as many as there are.
 
     In an average, numbers are compared as they enter the chain: this rank's share of the mean (gradient / ranks)
-    plus what is held from earlier steps.
+    plus what is held from earlier steps. Behind `fft` the pairs of magnitude above `value`.
     """
 
     name: ClassVar[str] = "threshold"
@@ -61,34 +107,70 @@ class Threshold(Stage):
     value: float = number(low=0.0, high=3e38, help="magnitude above which numbers travel")
 
     def out(self, spec: Spec) -> Spec:
-        return spec.numbers(spec.numel, exact=False)
+        return spec.numbers(spec.numel, exact=False, group=spec.group)
 
     def side(self, spec: Spec) -> Size:
         return Size(0, exact=False)
 
+    def grain(self, spec: Spec) -> int:
+        return spec.group
+
     def received(self, side: Tensor | None, spec: Spec) -> Spec:
-        return spec.numbers(self._count(side, spec.numel))
+        return spec.numbers(read_count(self, side, spec.numel // spec.group) * spec.group, group=spec.group)
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        indices = sparse.above(x, self.value)
-        count = torch.tensor([indices.numel()], dtype=torch.int32).view(torch.uint8).to(x.device)
-        return Encoded(x[indices], torch.cat([count, coders.pack_indices(indices, x.numel())]))
+        scores = magnitudes(x, scene.spec.group)
+        indices = sparse.above(scores, self.value)
+        packed = coders.pack_indices(indices, scores.numel())
+        return Encoded(chosen(x, indices, scene.spec.group), with_count(indices, packed))
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         assert encoded.side is not None
-        _scatter(encoded.values, encoded.side[_COUNT_BYTES:], self._count(encoded.side, out.numel()), out, add)
-
-    def _count(self, side: Tensor | None, numel: int) -> int:
-        if side is None or side.numel() < _COUNT_BYTES:
-            raise WireError(f"a {self} message does not say how many numbers it has.")
-        count = int.from_bytes(bytes(side[:_COUNT_BYTES].tolist()), "little")
-        if count > numel:
-            raise WireError(f"a {self} message says it has {count} of {numel} numbers.")
-        return count
+        groups = out.numel() // scene.spec.group
+        count = read_count(self, encoded.side, groups)
+        indices = coders.unpack_indices(encoded.side[_COUNT_BYTES:], groups, count)
+        put_back(encoded.values, indices, scene.spec.group, out, add)
 
 
-def _scatter(values: Tensor, packed: Tensor, count: int, out: Tensor, add: bool) -> None:
-    indices = coders.unpack_indices(packed, out.numel(), count)
+# Groups: single numbers, or the pairs of a spectrum, which are chosen together.
+
+
+def magnitudes(x: Tensor, group: int) -> Tensor:  # [numel] -> [numel / group]
+    """What numbers are chosen by: themselves, or the length of each pair."""
+    if group == 1 or x.numel() == 0:
+        return x
+    squares = x[0::2] * x[0::2]
+    squares.addcmul_(x[1::2], x[1::2])
+    if _SMALL < float(squares.max()) < math.inf:
+        return squares.sqrt_()
+    return torch.hypot(x[0::2], x[1::2])  # slower, but no square leaves the range of fp32
+
+
+def chosen(x: Tensor, indices: Tensor, group: int) -> Tensor:
+    """The numbers of the groups at these positions."""
+    return x[indices] if group == 1 else x.view(-1, group)[indices].view(-1)
+
+
+def put_back(values: Tensor, indices: Tensor, group: int, out: Tensor, add: bool) -> None:
+    """Write (or add) groups to their positions; the rest becomes zero (or stays)."""
     if not add:
         out.zero_()
-    sparse.scatter_add(out, indices, values)
+    if group == 1:
+        sparse.scatter_add(out, indices, values)
+    else:
+        out.view(-1, group).index_add_(0, indices, values.view(-1, group))
+
+
+def with_count(indices: Tensor, packed: Tensor) -> Tensor:
+    count = torch.tensor([indices.numel()], dtype=torch.int32).view(torch.uint8).to(packed.device)
+    return torch.cat([count, packed])
+
+
+def read_count(stage: Stage, side: Tensor | None, most: int) -> int:
+    """The number of positions that side bytes begin with."""
+    if side is None or side.numel() < _COUNT_BYTES:
+        raise WireError(f"a {stage} message does not say how many numbers it has.")
+    count = int.from_bytes(bytes(side[:_COUNT_BYTES].tolist()), "little")
+    if count > most:
+        raise WireError(f"a {stage} message says it has {count} of {most} numbers.")
+    return count

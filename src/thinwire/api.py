@@ -1,0 +1,90 @@
+"""The public names of thinwire, gathered; `import thinwire` offers them all and loads them at their first use."""
+
+from thinwire._version import __version__
+from thinwire.core.average import Turn
+from thinwire.core.codec import Codec
+from thinwire.core.plan import Plan, Rule
+from thinwire.core.schedule import LossGuard
+from thinwire.core.slot import Slot
+from thinwire.core.spec import Size, Spec
+from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.ddp.hook import Handle, attach
+from thinwire.ddp.loop import GradientState, average_gradients
+from thinwire.errors import CodecError, StateError, ThinwireError, WireError, WorldError
+from thinwire.presets import PRESETS
+from thinwire.stages import STAGES
+from thinwire.stages.coders import Elias, Huffman
+from thinwire.stages.floats import BF16, FP16, FP32
+from thinwire.stages.fourier import DCT, FFT
+from thinwire.stages.hadamard import Hadamard
+from thinwire.stages.importance import Importance
+from thinwire.stages.integers import Integers
+from thinwire.stages.levels import ALQ
+from thinwire.stages.lowrank import PowerSGD
+from thinwire.stages.momentum import Momentum
+from thinwire.stages.pca import PCA
+from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
+from thinwire.stages.randomk import RandomK
+from thinwire.stages.rangefloat import RangeFloat
+from thinwire.stages.settings import Delay, Feedback
+from thinwire.stages.sharedtopk import SharedTopK
+from thinwire.stages.sparsify import Threshold, TopK
+from thinwire.stages.vote import Ballot, Vote
+from thinwire.worlds.distributed import average
+from thinwire.worlds.simulated import Outcome, simulate
+
+__all__ = [
+    "ALQ",
+    "BF16",
+    "DCT",
+    "FFT",
+    "FP16",
+    "FP32",
+    "NUQSGD",
+    "PCA",
+    "PRESETS",
+    "QSGD",
+    "STAGES",
+    "Ballot",
+    "Codec",
+    "CodecError",
+    "Delay",
+    "Elias",
+    "Encoded",
+    "Feedback",
+    "GradientState",
+    "Hadamard",
+    "Handle",
+    "Huffman",
+    "Importance",
+    "Integers",
+    "LossGuard",
+    "Momentum",
+    "Outcome",
+    "Plan",
+    "PowerSGD",
+    "RandomK",
+    "RangeFloat",
+    "Rule",
+    "Scene",
+    "SharedTopK",
+    "Sign",
+    "Size",
+    "Slot",
+    "Spec",
+    "Stage",
+    "StateError",
+    "Ternary",
+    "ThinwireError",
+    "Threshold",
+    "TopK",
+    "Turn",
+    "Vote",
+    "WireError",
+    "WorldError",
+    "__version__",
+    "attach",
+    "average",
+    "average_gradients",
+    "simulate",
+]

@@ -1,0 +1,28 @@
+"""The options of `compare` that are its own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CodecsOption = Annotated[
+    str | None, typer.Option(help="Codecs, separated by commas or semicolons outside of parentheses.")
+]
+MoreOption = Annotated[list[str] | None, typer.Option(help="One more codec; may be repeated.")]
+BaselineOption = Annotated[
+    str | None,
+    typer.Option(help="PyTorch's own ways: ddp, torch-fp16, torch-bf16, torch-powersgd(rank=4); headroom."),
+]
+OrLoopbackOption = Annotated[
+    bool, typer.Option("--or-loopback", help="Where links cannot be shaped, say so and use plain loopback.")
+]
+EpochsOption = Annotated[float | None, typer.Option(help="Passes over the training part, in place of --steps.")]
+MinutesOption = Annotated[
+    float | None, typer.Option(help="End each run after this time of training; --steps still sets the schedule.")
+]
+SeedsOption = Annotated[int, typer.Option(help="Runs of every codec, each with a seed of its own.")]
+TargetOption = Annotated[
+    float | None, typer.Option(help="Measure the time until this accuracy (0.85 or 85) is reached.")
+]
+ResultsOption = Annotated[Path, typer.Option("--output", "-o", help="JSONL file of the results.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Skip the runs that are in the file already.")]

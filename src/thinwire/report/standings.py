@@ -1,0 +1,109 @@
+"""Who wins: the runs of a comparison gathered by contender, with the spread over seeds and the speed-up over `none`."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from thinwire.report.record import RunLog, Summary
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The mean over the seeds, and their standard deviation (0 for a single one)."""
+
+    mean: float
+    deviation: float
+    seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One row of the final table; times and bytes are medians over the seeds. None: not known."""
+
+    label: str
+    codec: str
+    baseline: bool
+    runs: int  # that ended well
+    error: str | None  # of a run that failed
+    step_seconds: float | None
+    samples_per_second: float | None
+    speed_up: float | None  # step_seconds of `none` (or of plain DDP, where `none` is absent) / ours
+    bytes_per_step: float | None
+    wire_ratio: float | None
+    compute_seconds: float | None
+    encode_seconds: float | None
+    communicate_seconds: float | None
+    decode_seconds: float | None
+    exposed_seconds: float | None
+    relative_error: float | None
+    train_loss: Spread | None
+    test_loss: Spread | None
+    accuracy: Spread | None
+    seconds_to_target: float | None  # the median, if every seed got there
+    reached_target: int  # seeds that did
+
+
+def standings(logs: Sequence[RunLog]) -> list[Standing]:
+    """A row for each contender, in the order in which they were begun."""
+    by_label: dict[str, list[RunLog]] = {}
+    for log in logs:
+        by_label.setdefault(log.run.label, []).append(log)
+    plain = _plain_step_seconds(by_label)
+    return [_standing(runs, plain) for runs in by_label.values()]
+
+
+def _plain_step_seconds(by_label: dict[str, list[RunLog]]) -> float | None:
+    for label in ("none", "ddp"):
+        if seconds := _median(_summaries(by_label.get(label, [])), lambda s: s.step_seconds):
+            return seconds
+    return None
+
+
+def _standing(logs: Sequence[RunLog], plain: float | None) -> Standing:
+    ended = _summaries(logs)
+    step_seconds = _median(ended, lambda s: s.step_seconds)
+    times = [s.seconds_to_target for s in ended if s.seconds_to_target is not None]
+    errors = [log.summary.error for log in logs if log.summary is not None and log.summary.error is not None]
+    return Standing(
+        label=logs[0].run.label,
+        codec=logs[0].run.codec,
+        baseline=logs[0].run.baseline,
+        runs=len(ended),
+        error=errors[0] if errors else None,
+        step_seconds=step_seconds,
+        samples_per_second=_median(ended, lambda s: s.samples_per_second),
+        speed_up=plain / step_seconds if plain and step_seconds else None,
+        bytes_per_step=_median(ended, lambda s: s.bytes_per_step),
+        wire_ratio=_median(ended, lambda s: s.wire_ratio),
+        compute_seconds=_median(ended, lambda s: s.compute_seconds),
+        encode_seconds=_median(ended, lambda s: s.encode_seconds),
+        communicate_seconds=_median(ended, lambda s: s.communicate_seconds),
+        decode_seconds=_median(ended, lambda s: s.decode_seconds),
+        exposed_seconds=_median(ended, lambda s: s.exposed_seconds),
+        relative_error=_median(ended, lambda s: s.relative_error),
+        train_loss=_spread(ended, lambda s: s.train_loss),
+        test_loss=_spread(ended, lambda s: s.test_loss),
+        accuracy=_spread(ended, lambda s: s.accuracy),
+        seconds_to_target=statistics.median(times) if times and len(times) == len(ended) else None,
+        reached_target=len(times),
+    )
+
+
+def _summaries(logs: Sequence[RunLog]) -> list[Summary]:
+    return [log.summary for log in logs if log.summary is not None and log.summary.error is None]
+
+
+def _known(summaries: Sequence[Summary], figure: Callable[[Summary], float | None]) -> list[float]:
+    return [value for summary in summaries if (value := figure(summary)) is not None]
+
+
+def _median(summaries: Sequence[Summary], figure: Callable[[Summary], float | None]) -> float | None:
+    values = _known(summaries, figure)
+    return statistics.median(values) if values else None
+
+
+def _spread(summaries: Sequence[Summary], figure: Callable[[Summary], float | None]) -> Spread | None:
+    values = _known(summaries, figure)
+    if not values:
+        return None
+    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))

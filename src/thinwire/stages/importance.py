@@ -1,0 +1,199 @@
+"""Importance-weighted pruning: a few ranks choose which numbers travel, and all ranks sum just those."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds
+from thinwire.core.options import number, switch
+from thinwire.core.spec import Size, Spec
+from thinwire.core.stage import Encoded, Scene, Stage, State
+from thinwire.errors import CodecError
+from thinwire.kernels import coders, sparse
+from thinwire.kernels.reference.hashing import hash32
+from thinwire.stages.momentum import clipped, next_velocity, rescale_velocity
+
+USUAL_DENSITY = 1 / 64
+FIRST_DENSITY = 0.25  # where a warm-up begins, as in DGC
+
+
+@dataclass(frozen=True, repr=False)
+class Importance(Stage):
+    """Only numbers that are large for their weight travel, at positions all ranks share, by a dense all-reduce.
+
+    The importance of a number is I = |v| / (|w| + guard * rms(w)), where v is the rank's own gradient with all it
+    still holds, and w the weight; in a layer of zero weights it is |v|. In each step `mask_nodes` ranks, drawn at
+    random but equally everywhere, send the positions of their most important numbers: the largest by `density`, those
+    above `threshold`, or those above mean(I) + kappa * std(I). All ranks sum their v at the union of these positions;
+    so the support does not grow with the number of ranks. What stays behind is held by error feedback.
+    A small `guard` (0.01) comes close to the bare ratio; a large one turns importance into magnitude.
+
+    `warmup` lowers the density from 1/4 to `density`, by the same factor at each step. `momentum` > 0 is momentum
+    correction with factor masking, and `clip` the local clipping, both as in the `momentum` stage.
+    Cheng & Xu, arXiv 1901.01544; the guard, the exact quantile and the Rice-coded masks are ours.
+    """
+
+    name: ClassVar[str] = "importance"
+    additive: ClassVar[bool] = True
+    wire: ClassVar[bool] = False
+    rounds: ClassVar[int] = 1
+    settles: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("density",)
+
+    density: float | None = number(None, low=1e-9, high=1.0, optional=True, help="share of numbers in a mask (1/64)")
+    threshold: float | None = number(None, low=0.0, high=3e38, optional=True, help="importance above which they travel")
+    kappa: float | None = number(None, low=0.0, high=1e6, optional=True, help="deviations above the mean importance")
+    mask_nodes: int = number(2, low=1, high=2**20, whole=True, help="ranks that choose, in each step")
+    warmup: int = number(0, low=0, high=2**40, whole=True, help="steps until the density is reached")
+    momentum: float = number(0.0, low=0.0, high=0.9999, help="momentum correction; the optimiser then has none")
+    masking: bool = switch(True, help="forget the velocity where numbers have travelled")
+    clip: float | None = number(None, low=1e-30, high=3e38, optional=True, help="norm to clip the mean gradient at")
+    guard: float = number(1.0, low=1e-6, high=1e6, help="what keeps small weights from being all-important, in rms(w)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in ("density", "threshold", "kappa") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise CodecError(f"{self}: {' and '.join(given)} both say how many numbers travel; give one of them.")
+        if not given:
+            object.__setattr__(self, "density", USUAL_DENSITY)
+        if self.warmup and self.density is None:
+            raise CodecError(f"{self}: warmup lowers a density step by step; give density instead of {given[0]}.")
+
+    # Sizes: expectations, unless everything travels.
+
+    @property
+    def _share(self) -> float:
+        """The share of numbers in one mask: as asked for; an exponential tail for `kappa`; unknown: all."""
+        if self.density is not None:
+            return self.density
+        return 1.0 if self.kappa is None else math.exp(-1 - self.kappa)
+
+    def kept(self, numel: int, density: float) -> int:
+        return max(1, min(numel, math.ceil(density * numel)))
+
+    def out(self, spec: Spec) -> Spec:
+        """The union of independent masks; those of real ranks overlap more."""
+        if self.density == 1.0:
+            return spec.numbers(spec.numel)
+        union = 1 - (1 - self._share) ** self.mask_nodes
+        return spec.numbers(min(spec.numel, max(1, round(union * spec.numel))), exact=False)
+
+    def agreement(self, spec: Spec, ranks: int) -> Size:
+        """Masks are sent by mask_nodes of the ranks in turn, lengths by all of them."""
+        if self.density == 1.0:
+            return Size(0)
+        mask = coders.expected_indices_size(spec.numel, self.kept(spec.numel, self._share))
+        return Size((ranks - 1) * (LENGTH_BYTES + min(1.0, self.mask_nodes / ranks) * mask), exact=False)
+
+    # State.
+
+    def init(self, spec: Spec) -> State:
+        return {"steps": 0} if self.warmup else {}
+
+    def rescale(self, state: State, factor: float) -> None:
+        rescale_velocity(state, factor)
+
+    def density_at(self, steps: int) -> float:
+        """The density after so many steps: FIRST_DENSITY (density / FIRST_DENSITY)^(steps / warmup), then constant."""
+        target = self._share
+        if steps >= self.warmup or target >= FIRST_DENSITY:
+            return target
+        return FIRST_DENSITY * math.pow(target / FIRST_DENSITY, steps / self.warmup)
+
+    # Work.
+
+    def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
+        gradient = clipped(gradient, self.clip, scene.ranks)
+        if self.momentum == 0:
+            return gradient
+        velocity = scene.stash = next_velocity(gradient, scene.state, self.momentum)
+        return velocity.clone()
+
+    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+        """The positions that travel, ascending; None stands for all of them."""
+        scene.count("elements", x.numel())
+        kept = self.kept(x.numel(), self.density_at(scene.state.get("steps", 0)))
+        if self.density is not None and kept == x.numel():
+            scene.count("elements_sent", x.numel())
+            return None
+        nodes = mask_nodes(scene.shared_key(), self.mask_nodes, scene.ranks)
+        mask = torch.empty(0, dtype=torch.uint8, device=x.device)
+        if scene.rank in nodes:
+            mask = coders.pack_indices(self.important(x, kept, scene), x.numel())
+        scene.count("mask_bytes", mask.numel())
+        replies = yield AllGather([mask], exact=False)
+        indices = _union([coders.unpack_indices(replies[node][0], x.numel()) for node in nodes], x.numel())
+        scene.count("elements_sent", indices.numel())
+        return indices
+
+    def important(self, x: Tensor, kept: int, scene: Scene) -> Tensor:
+        """The positions this rank would choose: at least one."""
+        if scene.weights is None:
+            raise CodecError(
+                f"{self} compares gradients with weights, and has none;"
+                " pass weights=, and let it be the first stage of its chain."
+            )
+        scores = importance(x, scene.weights, self.guard) * scene.ranks  # x is 1/P of the rank's own gradient
+        if self.density is not None:
+            return sparse.largest(scores, kept)
+        if self.threshold is not None:
+            chosen = sparse.above(scores, self.threshold)
+        else:
+            deviation, mean = torch.std_mean(scores, correction=0)
+            chosen = sparse.above(scores, float(mean + (self.kappa or 0.0) * deviation))
+        return chosen if chosen.numel() else sparse.largest(scores, 1)
+
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        return Encoded(x if scene.context is None else x[scene.context])
+
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+        scatter(encoded.values, scene.context, out, add)
+
+    def settle(self, sent: Tensor, scene: Scene) -> None:
+        if self.momentum == 0:
+            return
+        velocity, indices = scene.stash, scene.context
+        if self.masking and indices is not None and indices.numel() < velocity.numel():
+            velocity = velocity.index_fill(0, indices, 0.0)
+        scene.state["velocity"] = velocity
+
+    def observe(self, mean: Tensor, scene: Scene) -> None:
+        if self.warmup:
+            scene.state["steps"] += 1
+
+
+def importance(v: Tensor, weights: Tensor, guard: float) -> Tensor:
+    """|v| / (|w| + guard * rms(w)); |v| where all weights are zero. Never NaN for finite input."""
+    scale = torch.linalg.vector_norm(weights, dtype=torch.float64) / math.sqrt(max(weights.numel(), 1))
+    floor = (guard * scale).float()
+    size = weights.abs() + floor
+    return v.abs() / torch.where(floor > 0, size, torch.ones_like(size))
+
+
+def mask_nodes(key: int, count: int, ranks: int) -> list[int]:
+    """`count` different ranks, every set of them equally likely: those that draw the smallest numbers."""
+    drawn = hash32(key, 0, ranks).tolist()
+    return sorted(sorted(range(ranks), key=lambda rank: drawn[rank])[:count])
+
+
+def scatter(values: Tensor, indices: Tensor | None, out: Tensor, add: bool) -> None:
+    """Write (or add) values at their positions, with zeros elsewhere; None: at all positions."""
+    if not add:
+        out.zero_()
+    if indices is None:
+        out.add_(values)
+    else:
+        sparse.scatter_add(out, indices, values)
+
+
+def _union(masks: list[Tensor], numel: int) -> Tensor:
+    if len(masks) == 1:
+        return masks[0]
+    chosen = torch.zeros(numel, dtype=torch.bool, device=masks[0].device)
+    for mask in masks:
+        chosen[mask] = True
+    return chosen.nonzero().view(-1)

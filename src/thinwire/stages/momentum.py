@@ -1,0 +1,97 @@
+"""Momentum on each rank, before anything is left out: momentum correction."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from thinwire.core.options import number, switch
+from thinwire.core.spec import Spec
+from thinwire.core.stage import Encoded, Scene, Stage, State
+
+
+@dataclass(frozen=True, repr=False)
+class Momentum(Stage):
+    """Momentum correction: each rank's velocity u = beta u + g enters the chain in place of its gradient g.
+
+    Whatever the chain holds back is then held back of the velocity, as if every number had arrived late but with its
+    momentum; train with an optimiser that has no momentum of its own. Without loss it is dense momentum SGD.
+    `masking` (momentum factor masking) sets u to 0 where this rank's contribution arrived, so that stale momentum
+    does not follow it; it is meant for sparsifiers, and does nothing in a step in which nothing had to wait.
+    `clip` limits the norm of each rank's gradient to clip / sqrt(P) first. Lin et al., ICLR 2018.
+    """
+
+    name: ClassVar[str] = "momentum"
+    additive: ClassVar[bool] = True
+    wire: ClassVar[bool] = False
+    settles: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ("beta",)
+
+    beta: float = number(0.9, low=0.0, high=0.9999, help="share of the velocity that is kept from step to step")
+    masking: bool = switch(False, help="forget the velocity where this rank's contribution arrived")
+    clip: float | None = number(None, low=1e-30, high=3e38, optional=True, help="norm to clip the mean gradient at")
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    def out(self, spec: Spec) -> Spec:
+        return spec
+
+    def rescale(self, state: State, factor: float) -> None:
+        rescale_velocity(state, factor)
+
+    def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
+        velocity = next_velocity(clipped(gradient, self.clip, scene.ranks), scene.state, self.beta)
+        scene.stash = {"velocity": velocity}
+        return velocity.clone()
+
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        if scene.stash is not None:
+            scene.stash["given"] = x
+        return Encoded(x)
+
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+        if add:
+            out.add_(encoded.values)
+        else:
+            out.copy_(encoded.values)
+
+    def settle(self, sent: Tensor, scene: Scene) -> None:
+        scene.stash["sent"] = sent
+
+    def observe(self, mean: Tensor, scene: Scene) -> None:
+        """Keep the velocity, but not where this rank's contribution is in the result."""
+        velocity = scene.stash["velocity"]
+        if self.masking:
+            # the owner of a shard books as its own what a second encoding drops: that did not arrive
+            arrived = (scene.stash["sent"] != 0) & (mean != 0)
+            waiting = (scene.stash["given"] != 0) & ~arrived
+            if bool(waiting.any()):
+                velocity = velocity.masked_fill(arrived, 0.0)
+        scene.state["velocity"] = velocity
+
+
+def clipped(share: Tensor, limit: float | None, ranks: int) -> Tensor:
+    """This rank's share g / P of the mean with |g| limited to limit / sqrt(P).
+
+    The mean of P independent gradients is sqrt(P) times shorter than one of them, so that this clips each of them
+    where clipping their mean would (Lin et al. 2018).
+    """
+    if limit is None:
+        return share
+    norm: Tensor = torch.linalg.vector_norm(share, dtype=torch.float64) * ranks
+    return share * (limit / math.sqrt(ranks) / norm.clamp_min(1e-300)).clamp(max=1.0).float()
+
+
+def next_velocity(share: Tensor, state: State, beta: float) -> Tensor:
+    """u = beta u + g, in memory of its own; the state keeps the old one until the result is known to be finite."""
+    velocity = state.get("velocity")
+    return share.clone() if velocity is None else torch.add(share, velocity, alpha=beta)
+
+
+def rescale_velocity(state: State, factor: float) -> None:
+    if "velocity" in state:
+        state["velocity"] = state["velocity"] * factor

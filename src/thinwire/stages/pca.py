@@ -1,0 +1,261 @@
+"""GradiVeQ: gradients as coefficients in a basis learnt from earlier gradients."""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from thinwire.core.ops import AllReduce, Broadcast, Rounds
+from thinwire.core.options import choice, number, switch, words
+from thinwire.core.spec import Size, Spec
+from thinwire.core.stage import EVERYONE, Encoded, Parts, Scene, Stage, State
+from thinwire.errors import CodecError
+from thinwire.kernels.reference.hashing import make_key
+from thinwire.stages.pca_basis import (
+    Basis,
+    Layout,
+    Slices,
+    basis_of,
+    coefficients,
+    decompose,
+    lay_out,
+    reconstruct,
+    start_sampling,
+    take_sample,
+)
+
+if TYPE_CHECKING:
+    from thinwire.core.codec import Codec
+
+_PLAIN, _DRAIN, _SAMPLE, _COMPRESS = range(4)
+_USUAL_RATIO = 8
+_VOTE_EVERY = 8  # compressed steps between two votes on a refresh
+_WORSE = 2  # a basis that loses as much as when it was new is not to blame
+_MOST_STAGGER = 15
+
+
+@dataclass
+class _Step:
+    """What happens in one step, from the gradient's entry until the state may change."""
+
+    holds: bool = False
+    lost: float = 0.0
+    refresh: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class PCA(Stage):
+    """Principal components of a layer's slices: q = U^T (x - mu/P) is summed over P ranks, U q + mu decoded once.
+
+    Life of a layer: `warmup` steps as they are; `sample` steps, also as they are, from whose averages one rank
+    learns the basis U (length x d) and sends it to all; `reuse` compressed steps; then sampling again. Projections
+    are linear, so sum Q(g_i) = Q(sum g_i), and the backend's all-reduce sums coefficients. The loss is what lies
+    outside the basis. Yu et al., GradiVeQ, NeurIPS 2018; docs/systems/gradiveq.md says how to choose options.
+    """
+
+    name: ClassVar[str] = "pca"
+    additive: ClassVar[bool] = True
+    wire: ClassVar[bool] = False
+    rounds: ClassVar[int] = 1
+
+    ratio: float | None = number(None, low=2, high=65536, optional=True, help="numbers of a slice for each coefficient")
+    energy: float | None = number(None, low=0, high=1, optional=True, help="share of the variance that may be lost")
+    warmup: int = number(40, low=0, high=10**9, whole=True, help="steps before the first sampling")
+    sample: int = number(20, low=2, high=10**6, whole=True, help="sampled steps for a basis (L_t)")
+    reuse: int = number(400, low=1, high=10**9, whole=True, help="compressed steps for a basis (L_c)")
+    slice: int | None = number(None, low=2, high=2**24, whole=True, optional=True, help="numbers in a slice (K)")
+    order: str = choice("rows", "rows", "filters", help="filters lets the filter index run fastest, as in the paper")
+    pool: bool = switch(True, help="all slices are samples; false: only the first, as in the paper")
+    centre: bool = switch(True, help="remove the mean of the sampled steps")
+    travel: str | None = words(None, help="the chain of steps that are not compressed")
+    limit: float | None = number(None, low=0, high=1, optional=True, help="loss at which a rank votes for a new basis")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ratio is not None and self.energy is not None:
+            raise CodecError(f"{self}: ratio and energy both fix the number of coefficients; give one of them.")
+        if self.ratio is None and self.energy is None:
+            object.__setattr__(self, "ratio", _USUAL_RATIO)
+        detour = self.detour()
+        if detour is not None and detour.prefix:
+            raise CodecError(f"{self}: travel takes wire stages such as qsgd(bits=8); {detour} can be summed as it is.")
+
+    # Sizes.
+
+    def layout(self, spec: Spec) -> Layout | None:
+        """The slices of a layer that fits; None: it always travels as it is."""
+        layout = lay_out(spec.shape, self.order, self.slice, self.sample, self.pool)
+        return layout if layout is not None and self.kept(layout) else None
+
+    def kept(self, layout: Layout) -> int:
+        """Coefficients of a slice; with an energy target, only a guess. 0: there would be none."""
+        samples = self.sample * (layout.count if self.pool else 1)
+        return min(int(layout.length / (self.ratio or _USUAL_RATIO)), samples - 1)
+
+    def out(self, spec: Spec) -> Spec:
+        layout = self.layout(spec)
+        if layout is None:
+            return spec.numbers(spec.numel)
+        return spec.numbers(layout.count * self.kept(layout), exact=self.ratio is not None)
+
+    def piece(self, spec: Spec) -> int:
+        layout = self.layout(spec)
+        return 1 if layout is None else self.kept(layout)
+
+    def agreement(self, spec: Spec, ranks: int) -> Size:
+        """Of an ordinary compressed step; with the first of a period, one rank sends 4 K d bytes to each other."""
+        return Size(0) if self.limit is None else Size(2 * (ranks - 1) * 4 / _VOTE_EVERY, exact=False)
+
+    # Phases.
+
+    def init(self, spec: Spec) -> State:
+        return {"phase": _PLAIN, "left": self.warmup, "begun": 0}
+
+    def ready(self, state: State, spec: Spec) -> bool:
+        return self.layout(spec) is not None and (bool(state.get("steady")) or state["phase"] == _COMPRESS)
+
+    def detour(self) -> "Codec | None":
+        from thinwire.core.codec import Codec
+
+        return None if self.travel is None else Codec.parse(self.travel)
+
+    def observe(self, mean: Tensor, scene: Scene) -> None:
+        layout, state, step = self.layout(scene.spec), scene.state, _step(scene)
+        if layout is None:
+            return
+        if not state["begun"]:
+            state["begun"] = 1
+            state["left"] += self._turn(scene) % (1 + min(_MOST_STAGGER, self.warmup // 4))
+            if not state["left"]:
+                self._enter(state, _SAMPLE, self.sample)
+        if state["phase"] == _SAMPLE:
+            take_sample(state, layout.rows(mean), self.sample, self.pool, self.centre, self._owner(scene) == scene.rank)
+        if self._votes(state):
+            state.setdefault("fresh", step.lost)
+        state["left"] -= 1
+        if state["phase"] == _COMPRESS:
+            self._age(state, scene.context, step)
+        elif not state["left"]:
+            after = _COMPRESS if state["phase"] == _SAMPLE else _SAMPLE
+            self._enter(state, after, self.reuse if after == _COMPRESS else self.sample)
+
+    def _age(self, state: State, basis: Basis, step: _Step) -> None:
+        """Keep a new basis; leave one that is used up, and send what was held before sampling again."""
+        if basis.columns is None:
+            start_sampling(state)
+            self._enter(state, _PLAIN, self.reuse)
+        elif not state["left"] or step.refresh:
+            if step.holds:
+                self._enter(state, _DRAIN, self._drain())
+            else:
+                self._enter(state, _SAMPLE, self.sample)
+        elif "basis" not in state:
+            start_sampling(state)
+            state.update({k: v for k, v in zip(("basis", "mean", "offset"), basis, strict=True) if v is not None})
+
+    def _enter(self, state: State, phase: int, steps: int) -> None:
+        state.update(phase=phase, left=steps)
+        if phase in (_DRAIN, _SAMPLE):
+            start_sampling(state)
+
+    def _drain(self) -> int:
+        return max(1, self.sample // 4)
+
+    def _turn(self, scene: Scene) -> int:
+        """A number that spreads layers over ranks and steps, equal on all ranks."""
+        return make_key(scene.seed, scene.spec.numel, EVERYONE, scene.stream)
+
+    def _owner(self, scene: Scene) -> int:
+        """The rank that keeps this layer's statistics and decomposes them."""
+        return (self._turn(scene) >> 32) % scene.ranks
+
+    # Error feedback and the vote on a refresh.
+
+    def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
+        """The share of this rank's energy that the basis loses, if a vote is due."""
+        if self._votes(scene.state) and (layout := self.layout(scene.spec)) is not None:
+            basis = basis_of(scene.state)
+            rows = layout.rows(gradient)
+            centred = rows if basis.mean is None else rows - basis.mean / scene.ranks
+            energy = float(centred.square().sum())
+            kept = float(coefficients(rows, basis, scene.ranks).square().sum())
+            _step(scene).lost = 1 - kept / energy if energy > 0 else 0.0
+            scene.count("lost", _step(scene).lost)
+        return gradient
+
+    def release(self, residual: Tensor, scene: Scene) -> Tensor:
+        """All of it, as a projection loses the part outside the basis again; afterwards spread over several steps."""
+        _step(scene).holds = True
+        return residual / scene.state["left"] if scene.state["phase"] == _DRAIN else residual
+
+    def _votes(self, state: State) -> bool:
+        return self.limit is not None and "basis" in state and state["left"] % _VOTE_EVERY == 0
+
+    # Work.
+
+    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+        """The basis: the one in use, or in the first compressed step a new one, from the rank that has it."""
+        if "basis" not in scene.state:
+            return (yield from self._share_basis(x, scene))
+        if self.limit is not None and self._votes(scene.state):
+            step = _step(scene)
+            worse = step.lost > max(self.limit, _WORSE * scene.state.get("fresh", 1.0))
+            vote = torch.tensor([float(worse)], device=x.device)
+            (votes,) = yield AllReduce([vote])
+            step.refresh = float(votes) > scene.ranks / 2
+        return basis_of(scene.state)
+
+    def _share_basis(self, x: Tensor, scene: Scene) -> Rounds[Basis]:
+        layout, state, owner = self.layout(scene.spec), scene.state, self._owner(scene)
+        assert layout is not None
+        columns = None
+        if scene.rank == owner:
+            began = time.perf_counter()
+            target = None if self.ratio is None else self.kept(layout)
+            columns = decompose(state, self.pool, target, self.energy)
+            scene.count("decompose_seconds", time.perf_counter() - began)
+        d = torch.tensor([0 if columns is None else columns.shape[1]], dtype=torch.int32, device=x.device)
+        (d,) = yield Broadcast([d], owner)
+        if not int(d):
+            return Basis(None)
+        flat = x.new_empty(layout.length * int(d)) if columns is None else columns.view(-1)
+        (flat,) = yield Broadcast([flat], owner)
+        columns = flat.view(layout.length, int(d))
+        if not self.centre:
+            return Basis(columns)
+        mean = state["sum"] / state["taken"]
+        return Basis(columns, mean, mean @ columns)
+
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        layout, basis = self.layout(scene.spec), scene.context
+        if layout is None or basis.columns is None:
+            return Encoded(x.clone())
+        return Encoded(coefficients(layout.rows(x), basis, scene.ranks).view(-1))
+
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+        layout, basis = self.layout(scene.spec), scene.context
+        values = encoded.values
+        if layout is not None and basis.columns is not None:
+            rows = values.view(layout.count, -1)
+            part = scene.contributions / scene.ranks
+            if layout.in_place and not add:
+                reconstruct(rows, basis, part, slice(0, layout.count), out.view(layout.count, layout.length))
+                return
+            values = layout.flat(reconstruct(rows, basis, part, slice(0, layout.count)))
+        if add:
+            out.add_(values)
+        else:
+            out.copy_(values)
+
+    def parts(self, x: Tensor, scene: Scene) -> Parts | None:
+        layout, basis = self.layout(scene.spec), scene.context
+        return None if layout is None or basis.columns is None else Slices(layout, basis, x, scene.ranks)
+
+
+def _step(scene: Scene) -> _Step:
+    if scene.stash is None:
+        scene.stash = _Step()
+    step: _Step = scene.stash
+    return step

@@ -1,0 +1,224 @@
+"""A PCA basis: a layer laid out as slices, statistics of sampled steps, the decomposition, and the projection."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from thinwire.core.stage import Parts, State
+
+WIDEST = 1024  # the longest automatic slice: its decomposition takes about a second on one core
+MULTIPLE = 16  # statistics take at most this many times the memory of their layer
+WIDEST_ALONE = 4096  # the same for samples of one slice, which are few
+_CONSTANT = 1e-6  # a variance below this share of the energy is rounding
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layer as a matrix of `count` slices of `length` numbers; the last slice is filled up with zeros.
+
+    In the order "rows" the numbers stay where they are: a slice is one output filter, or a cut of it. In the order
+    "filters" the filter index runs fastest, then the input channel, then the position in the kernel, so that the
+    gradients that stem from one input value are neighbours.
+    """
+
+    shape: tuple[int, ...]
+    order: str
+    numel: int
+    length: int
+    count: int
+
+    @property
+    def in_place(self) -> bool:
+        """The matrix is a view of the layer."""
+        return self.order == "rows" and self.count * self.length == self.numel
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The slices of a flat layer, [count, length]."""
+        if self.order == "filters":
+            x = x.view(self.shape).permute(*range(2, len(self.shape)), 1, 0).reshape(-1)
+        missing = self.count * self.length - self.numel
+        if missing:
+            x = torch.nn.functional.pad(x, (0, missing))
+        return x.view(self.count, self.length)
+
+    def flat(self, rows: Tensor) -> Tensor:
+        """The flat layer of these slices."""
+        x = rows.reshape(-1)[: self.numel]
+        if self.order == "filters":
+            axes = len(self.shape)
+            x = x.view(*self.shape[2:], self.shape[1], self.shape[0])
+            x = x.permute(axes - 1, axes - 2, *range(axes - 2)).reshape(-1)
+        return x
+
+
+@lru_cache(maxsize=4096)
+def lay_out(shape: tuple[int, ...], order: str, length: int | None, sample: int, pool: bool) -> Layout | None:
+    """The slices of a layer; None if it has fewer than two, or is no matrix."""
+    numel = math.prod(shape)
+    if len(shape) < 2 or numel < 4:
+        return None
+    if length is None:
+        limit = min(WIDEST, math.isqrt(MULTIPLE * numel)) if pool else min(WIDEST_ALONE, MULTIPLE * numel // sample)
+        length = _automatic(shape, order, min(limit, numel // 2))
+    count = -(-numel // length)
+    return Layout(shape, order, numel, length, count) if count >= 2 and length >= 2 else None
+
+
+def _automatic(shape: tuple[int, ...], order: str, limit: int) -> int:
+    """A whole filter (rows), or all filters of several channels or kernel positions (filters), or an equal cut."""
+    numel, filters = math.prod(shape), shape[0]
+    if order == "rows":
+        return _cut(numel // filters, limit)
+    place = filters * shape[1]
+    if place <= limit:
+        return place * _cut(numel // place, limit // place)
+    return filters * _cut(shape[1], limit // filters) if filters <= limit else _cut(filters, limit)
+
+
+def _cut(length: int, limit: int) -> int:
+    """The largest divisor of `length` that is at most `limit`."""
+    return next((length // c for c in range(1, length + 1) if length % c == 0 and length // c <= limit), 1)
+
+
+# Statistics. Slices are scaled by a power of two so that neither tiny nor huge gradients leave the range of fp32.
+
+
+def start_sampling(state: State) -> None:
+    for name in ("basis", "mean", "offset", "fresh", "sum", "gram", "samples"):
+        state.pop(name, None)
+    state.update(taken=0, scale=0.0, rows=0)
+
+
+def take_sample(state: State, rows: Tensor, sample: int, pool: bool, centre: bool, keeps: bool) -> None:
+    """Add one step's slices [count, length]; only the rank that `keeps` statistics needs more than their sum.
+
+    A rank that takes over in the middle (a slot loaded elsewhere) keeps none: they would not fit the sum.
+    """
+    if centre:
+        state["sum"] = state["sum"] + rows if "sum" in state else rows.clone()
+    used = rows if pool else rows[:1]
+    if keeps and state["rows"] == state["taken"] * used.shape[0]:
+        if not state["scale"]:
+            largest = float(used.abs().amax())
+            state["scale"] = 2.0 ** -math.frexp(largest)[1] if largest else 0.0
+        used = used * state["scale"]
+        count, length = used.shape
+        state["rows"] += count
+        if sample * count < length:
+            state["samples"] = torch.cat([state["samples"], used]) if "samples" in state else used
+        else:
+            gram = state.get("gram")
+            state["gram"] = used.t() @ used if gram is None else torch.addmm(gram, used.t(), used)
+    state["taken"] += 1
+
+
+def decompose(state: State, pool: bool, target: int | None, energy: float | None) -> Tensor | None:
+    """The basis [length, d]: `target` columns, or as few as lose at most `energy` of the samples' variance.
+
+    None where there is nothing to learn from: no samples, no variance, numbers beyond fp32.
+    """
+    found = _spectrum(state, pool)
+    if found is None:
+        return None
+    variances, columns, independent = found
+    total = variances.sum()
+    if not bool(total > 0) or not bool(torch.isfinite(total)):
+        return None
+    wanted = target or 0
+    if energy is not None:
+        kept = variances.cumsum(0)
+        wanted = int((kept < (1 - energy) * total).sum()) + 1
+    d = min(wanted, independent, columns.shape[1])
+    if d < 1 or 2 * d > columns.shape[0]:
+        return None
+    return columns[:, :d].float().contiguous()
+
+
+def _spectrum(state: State, pool: bool) -> tuple[Tensor, Tensor, int] | None:
+    """Variances in falling order, their directions as columns, and the number of independent samples."""
+    taken, independent, means = int(state["taken"]), int(state["rows"]), None
+    if "sum" in state and taken:
+        means = (state["sum"] if pool else state["sum"][:1]).double() * (state["scale"] / taken)
+        independent -= means.shape[0]
+    if "samples" in state:
+        samples = state["samples"].double()
+        energy = samples.square().sum()
+        if means is not None:
+            samples = (samples.view(taken, *means.shape) - means).view_as(samples)
+        if not _varies(samples.square().sum(), energy):
+            return None
+        _, sizes, directions = torch.linalg.svd(samples, full_matrices=False)
+        return sizes.square(), directions.t(), independent
+    if "gram" not in state:
+        return None
+    gram = state["gram"].double()
+    energy = gram.trace()
+    if means is not None:
+        gram = gram.addmm_(means.t(), means, alpha=-taken)
+    if not _varies(gram.trace(), energy):
+        return None
+    variances, columns = torch.linalg.eigh(gram)
+    return variances.flip(0).clamp_(min=0), columns.flip(1), independent
+
+
+def _varies(variance: Tensor, energy: Tensor) -> bool:
+    return bool(torch.isfinite(energy)) and bool(variance > _CONSTANT * energy)
+
+
+# A basis in use.
+
+
+class Basis(NamedTuple):
+    """What the ranks share: orthonormal columns [length, d], the slices' means and the means' coefficients.
+
+    Without columns there was nothing to learn, and the numbers pass as they are.
+    """
+
+    columns: Tensor | None
+    mean: Tensor | None = None
+    offset: Tensor | None = None
+
+
+def basis_of(state: State) -> Basis:
+    return Basis(state["basis"], state.get("mean"), state.get("offset"))
+
+
+def coefficients(rows: Tensor, basis: Basis, ranks: int, which: slice = slice(None)) -> Tensor:
+    """U^T (x - mu/P) of each slice: [count, length] -> [count, d]."""
+    assert basis.columns is not None
+    if basis.offset is None:
+        return rows @ basis.columns
+    return torch.addmm(basis.offset[which], rows, basis.columns, beta=-1 / ranks)
+
+
+def reconstruct(rows: Tensor, basis: Basis, part: float, which: slice, out: Tensor | None = None) -> Tensor:
+    """U q + mu * part of each slice: [count, d] -> [count, length]."""
+    assert basis.columns is not None
+    if basis.mean is None:
+        return torch.mm(rows, basis.columns.t(), out=out)
+    return torch.addmm(basis.mean[which], rows, basis.columns.t(), beta=part, out=out)
+
+
+class Slices(Parts):
+    """A layer's slices, encoded and decoded a few at a time, for a ring."""
+
+    def __init__(self, layout: Layout, basis: Basis, x: Tensor, ranks: int) -> None:
+        assert basis.columns is not None
+        self.grain, self.count = basis.columns.shape[1], layout.count
+        self.layout, self.basis, self.ranks = layout, basis, ranks
+        self.given = layout.rows(x)
+        self.decoded = torch.empty_like(self.given)
+
+    def encode(self, low: int, high: int) -> Tensor:
+        return coefficients(self.given[low:high], self.basis, self.ranks, slice(low, high)).view(-1)
+
+    def decode(self, values: Tensor, low: int, high: int) -> None:
+        rows = values.view(high - low, self.grain)
+        reconstruct(rows, self.basis, 1.0, slice(low, high), self.decoded[low:high])
+
+    def result(self) -> Tensor:
+        return self.layout.flat(self.decoded)

@@ -1,0 +1,52 @@
+"""Real processes on loopback: two hosts, a few steps, and a table at the end."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thinwire.report.record import read_results
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+
+COMMAND = (
+    *(sys.executable, "-m", "thinwire", "compare", "--hosts", "2", "--link", "none", "--recipe", "fashion-tiny"),
+    *("--steps", "6", "--batch", "8", "--test-limit", "64", "--evaluate-every", "3", "--target-accuracy", "0.01"),
+)
+
+
+def compare(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "160"}
+    return subprocess.run(
+        [*COMMAND, "-o", "r.jsonl", *options], cwd=folder, env=environment, capture_output=True, text=True, timeout=110
+    )
+
+
+def test_a_comparison_and_its_resumption(tmp_path: Path) -> None:
+    done = compare(tmp_path, "--codecs", "none,qsgd", "--baseline", "headroom")
+    assert done.returncode == 0, done.stderr
+    assert "speed-up" in done.stdout
+    none, qsgd, headroom = read_results(tmp_path / "r.jsonl")
+    assert none.summary is not None
+    assert qsgd.summary is not None
+    assert headroom.summary is not None
+    assert [step.step for step in none.steps] == [1, 2, 3, 4, 5, 6]
+    assert [found.step for found in qsgd.evals] == [3, 6]
+    assert headroom.evals == []
+    assert qsgd.summary.seconds_to_target == qsgd.evals[0].seconds
+    assert none.summary.wire_ratio == pytest.approx(1.0, rel=0.1)
+    assert qsgd.summary.wire_ratio is not None
+    assert qsgd.summary.wire_ratio > 6
+    assert sum(layer.numel for layer in qsgd.layers) == qsgd.run.parameters == 87938
+    assert {layer.codec for layer in qsgd.layers} == {"none", "qsgd(bits=4)"}
+    errors = {layer.relative_error for layer in qsgd.layers if layer.codec != "none"}
+    assert all(error is not None and 0 < error < 1 for error in errors)
+
+    again = compare(tmp_path, "--codecs", "none,qsgd", "--baseline", "headroom", "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    assert len(read_results(tmp_path / "r.jsonl")) == 3
+    assert [row["label"] for row in json.loads(again.stdout)] == ["none", "qsgd", "headroom"]
+    assert "a step" not in again.stderr  # no run was needed

@@ -1,0 +1,103 @@
+"""The pipelined ring: the sum of an all-reduce, in equal messages, with work done while bytes travel."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from thinwire.core.codec import Codec
+from thinwire.core.ops import Rounds, SendRecv
+from thinwire.core.ring import Encodeds, ring
+from thinwire.core.slot import Slot
+from thinwire.core.stage import Parts
+from thinwire.worlds.simulated import run, simulate
+
+
+class Doubled(Parts):
+    """Parts of three numbers, sent twice as large; it notes what it did."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.grain, self.count = 3, values.numel() // 3
+        self.values, self.total, self.done = values, torch.full_like(values, float("nan")), list[str]()
+
+    def encode(self, low: int, high: int) -> Tensor:
+        self.done.append("encode")
+        return 2 * self.values[3 * low : 3 * high]
+
+    def decode(self, values: Tensor, low: int, high: int) -> None:
+        self.done.append("decode")
+        self.total[3 * low : 3 * high] = values / 2
+
+    def result(self) -> Tensor:
+        return self.total
+
+
+@settings(max_examples=40, deadline=None)
+@given(count=st.integers(1, 20), ranks=st.integers(1, 6), seed=st.integers(0, 1000))
+def test_every_rank_gets_the_sum_in_equal_messages(count: int, ranks: int, seed: int) -> None:
+    tensors = list(torch.randn(ranks, 3 * count, generator=torch.Generator().manual_seed(seed)))
+    results, sent = run([ring(Doubled(x), rank, ranks) for rank, x in enumerate(tensors)])
+    for (total, own), x in zip(results, tensors, strict=True):
+        torch.testing.assert_close(total, torch.stack(tensors).sum(0))
+        assert torch.equal(total, results[0][0])
+        assert torch.equal(own, 2 * x)
+    assert sent == [2 * (ranks - 1) * -(-count // ranks) * 3 * 4] * ranks
+
+
+def test_parts_are_encoded_and_decoded_while_others_travel() -> None:
+    ranks = 4
+    parts = [Doubled(torch.randn(24)) for _ in range(ranks)]
+    under_way: list[list[str]] = []
+
+    def watched(rank: int) -> Rounds[tuple[Tensor, Tensor]]:
+        rounds, reply = ring(parts[rank], rank, ranks), None
+        while True:
+            try:
+                op = rounds.send(reply)
+            except StopIteration as end:
+                result: tuple[Tensor, Tensor] = end.value
+                return result
+            assert isinstance(op, SendRecv)
+            done = len(parts[rank].done)
+            reply = yield op
+            under_way.append(parts[rank].done[done:])
+
+    run([watched(rank) for rank in range(ranks)])
+    assert under_way == [["encode"]] * 4 * 3 + [["decode"]] * 4 * 3
+    assert all(p.done == ["encode"] * 4 + ["decode"] * 4 for p in parts)
+
+
+def test_plain_numbers_go_round_as_they_are() -> None:
+    tensors = [torch.arange(7, dtype=torch.int32) * (rank + 1) for rank in range(3)]
+    results, _ = run([ring(Encodeds(x), rank, 3) for rank, x in enumerate(tensors)])
+    assert all(torch.equal(total, torch.arange(7, dtype=torch.int32) * 6) for total, _ in results)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(
+    "codec",
+    [
+        "pca(ratio=4, warmup=0, sample=4, reuse=9)",
+        "feedback(keep=off) | pca(ratio=4, warmup=0, sample=4, reuse=9, order=filters, slice=50)",
+        "pca(ratio=4, warmup=0, sample=4, reuse=9) | integers(bits=8)",
+        "fp16",
+        "none",
+    ],
+)
+def test_the_ring_equals_the_all_reduce(codec: str, ranks: int) -> None:
+    shape, g = (10, 6, 3, 3), torch.Generator().manual_seed(0)
+    slots: dict[str, list[Slot] | None] = {"ring": None, "summed": None}
+    for step in range(12):
+        gradients = [torch.randn(shape, generator=g) for _ in range(ranks)]
+        outcomes = {
+            how: simulate(codec, gradients, slots=slots[how], step=step, reduction=how) for how in ("ring", "summed")
+        }
+        slots = {how: outcome.slots for how, outcome in outcomes.items()}
+        ring_mean, mean = outcomes["ring"].means[0], outcomes["summed"].means[0]
+        tolerance = 2e-3 if codec == "fp16" else 1e-4
+        torch.testing.assert_close(ring_mean, mean, rtol=tolerance, atol=tolerance)
+        assert all(torch.equal(m, ring_mean) for m in outcomes["ring"].means)
+    size = Codec.parse(codec).wire_bytes(shape, ranks, "ring")
+    assert size.exact
+    assert outcomes["ring"].sent == [size] * ranks

@@ -1,0 +1,457 @@
+"""The laws of the PCA stage: linear, orthonormal, equal on all ranks, and nothing lost that is not held."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from thinwire.core.average import Turn, average
+from thinwire.core.codec import Codec
+from thinwire.core.ops import AllReduce
+from thinwire.core.slot import Slot
+from thinwire.core.spec import Spec
+from thinwire.core.stage import Encoded, Scene, State
+from thinwire.errors import CodecError
+from thinwire.stages.pca import PCA
+from thinwire.stages.pca_basis import Basis, decompose, lay_out, start_sampling, take_sample
+from thinwire.worlds.simulated import Outcome, simulate
+
+SHAPE = (16, 8, 3, 3)
+SHORT = "ratio=8, warmup=2, sample=7, reuse=6"  # steps 0-1 warm up, 2-8 are sampled, 9-14 compressed
+
+
+def draw(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def low_rank(ranks: int, step: int, rank: int = 3, noise: float = 0.05, shape: tuple[int, ...] = SHAPE) -> list[Tensor]:
+    """Gradients whose rows lie near one space of dimension `rank`, the same at all steps."""
+    length = math.prod(shape[1:])
+    space = torch.randn(rank, length, generator=draw(99))
+    g = draw(1000 + step)
+    sizes, rest = torch.randn(ranks, shape[0], rank, generator=g), torch.randn(ranks, shape[0], length, generator=g)
+    return [x.view(shape) for x in sizes @ space + noise * rest]
+
+
+def run_steps(codec: str, ranks: int, steps: Sequence[int], slots: list[Slot] | None = None) -> Iterator[Outcome]:
+    for step in steps:
+        outcome = simulate(codec, low_rank(ranks, step), slots=slots, step=step)
+        slots = outcome.slots
+        yield outcome
+
+
+def last(outcomes: Iterator[Outcome]) -> Outcome:
+    *_, outcome = outcomes
+    return outcome
+
+
+def state_of(slot: Slot) -> State:
+    return slot.states[-1]
+
+
+def relative(error: Tensor, of: Tensor) -> float:
+    return float(error.norm() / of.norm())
+
+
+# Layouts.
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 9), min_size=2, max_size=4),
+    order=st.sampled_from(["rows", "filters"]),
+    length=st.none() | st.integers(2, 40),
+)
+def test_slices_and_back_is_the_identity(shape: list[int], order: str, length: int | None) -> None:
+    layout = lay_out(tuple(shape), order, length, 10, True)
+    if layout is None:
+        assert math.prod(shape) < 4 or length is None or math.prod(shape) <= length or min(shape) == 1
+        return
+    x = torch.arange(float(layout.numel))
+    rows = layout.rows(x)
+    assert rows.shape == (layout.count, layout.length)
+    assert torch.equal(layout.flat(rows), x)
+    assert layout.count >= 2
+
+
+def test_the_filter_index_runs_fastest_in_the_papers_order() -> None:
+    layout = lay_out((16, 16, 3, 3), "filters", 768, 100, False)
+    assert layout is not None
+    assert layout.count == 3
+    weights = torch.arange(16.0 * 16 * 9).view(16, 16, 3, 3)
+    rows = layout.rows(weights.reshape(-1))
+    assert torch.equal(rows[1, :16], weights[:, 0, 1, 0])  # all filters of one input value are neighbours
+    assert torch.equal(rows[2, 16:32], weights[:, 1, 2, 0])
+
+
+def test_rows_are_views() -> None:
+    layout = lay_out(SHAPE, "rows", None, 10, True)
+    assert layout is not None
+    x = torch.zeros(layout.numel)
+    assert layout.in_place
+    assert layout.rows(x).data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 3, 3), (10, 3136), (512, 512, 3, 3), (4096, 4096), (2, 50_000)])
+def test_statistics_never_take_more_than_a_few_layers(shape: tuple[int, ...]) -> None:
+    layout = lay_out(shape, "rows", None, 50, True)
+    assert layout is not None
+    assert min(layout.length, 50 * layout.count) * layout.length <= 16 * layout.numel
+    assert layout.length <= 1024
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (1, 5), (3, 1), (40_000,), (0, 4), (4, 0, 3)])
+def test_layers_that_do_not_fit_always_travel_as_they_are(shape: tuple[int, ...]) -> None:
+    slots: list[Slot] | None = None
+    for step in range(6):
+        gradients = [torch.randn(shape, generator=draw(10 * step + r)) for r in range(2)]
+        outcome = simulate("pca(warmup=0, sample=2, reuse=2)", gradients, slots=slots, step=step)
+        slots = outcome.slots
+        torch.testing.assert_close(outcome.means[0], (gradients[0] + gradients[1]) / 2)
+    assert Codec.parse("pca").wire_bytes(shape, 2) == Codec().wire_bytes(shape, 2)
+
+
+# The basis.
+
+
+def learnt(pca: PCA, samples: list[Tensor], shape: tuple[int, ...] = SHAPE) -> tuple[Tensor | None, State]:
+    layout = pca.layout(Spec.of(shape))
+    assert layout is not None
+    state: State = {}
+    start_sampling(state)
+    for x in samples:
+        take_sample(state, layout.rows(x.reshape(-1)), len(samples), pca.pool, pca.centre, True)
+    return decompose(state, pca.pool, None if pca.ratio is None else pca.kept(layout), pca.energy), state
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    energy=st.floats(0.001, 0.6),
+    pool=st.booleans(),
+    centre=st.booleans(),
+    order=st.sampled_from(["rows", "filters"]),
+    scale=st.sampled_from([1e-30, 1e-6, 1.0, 1e15]),
+)
+def test_energy_kept_on_the_samples(
+    seed: int, energy: float, pool: bool, centre: bool, order: str, scale: float
+) -> None:
+    pca = PCA(energy=energy, sample=9, pool=pool, centre=centre, order=order)
+    samples = [scale * (x + 0.5) for step in range(9) for x in low_rank(1, seed + step, rank=4, noise=0.3)]
+    columns, _ = learnt(pca, samples)
+    if columns is None:
+        return
+    layout = pca.layout(Spec.of(SHAPE))
+    assert layout is not None
+    d = columns.shape[1]
+    assert 1 <= d <= min(layout.length // 2, (9 - centre) * (layout.count if pool else 1))
+    torch.testing.assert_close(columns.t() @ columns, torch.eye(d), atol=1e-5, rtol=0)
+    rows = torch.stack([layout.rows(x.reshape(-1)) for x in samples]).double() / scale
+    rows = rows if pool else rows[:, :1]
+    rows = rows - rows.mean(0) if centre else rows
+    kept = (rows @ columns.double()).square().sum() / rows.square().sum()
+    assert kept >= 1 - energy - 1e-4
+
+
+@pytest.mark.parametrize("order", ["rows", "filters"])
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_low_rank_gradients_recover_their_rank(order: str, rank: int) -> None:
+    pca = PCA(energy=0.01, sample=12, order=order, slice=72)
+    space = torch.randn(rank, 72, generator=draw(5))
+    g = draw(6)
+    layout = pca.layout(Spec.of(SHAPE))
+    assert layout is not None
+    samples = [
+        layout.flat(torch.randn(16, rank, generator=g) @ space + 0.01 * torch.randn(16, 72, generator=g))
+        for _ in range(12)
+    ]
+    columns, _ = learnt(pca, samples)
+    assert columns is not None
+    assert columns.shape[1] == rank
+
+
+@pytest.mark.parametrize("pool", [True, False])
+def test_a_basis_has_fewer_columns_than_samples(pool: bool) -> None:
+    pca = PCA(ratio=2, sample=3, pool=pool, slice=144)
+    samples = [torch.randn(SHAPE, generator=draw(i)) for i in range(3)]
+    columns, _ = learnt(pca, samples)
+    assert columns is not None
+    assert columns.shape[1] <= (3 * 8 if pool else 3) - 1
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_gradients_that_never_change_stay_plain_for_a_period(value: float) -> None:
+    slots = None
+    sent = []
+    for step in range(12):
+        outcome = simulate("pca(warmup=0, sample=3, reuse=4)", [torch.full(SHAPE, value)] * 2, slots=slots, step=step)
+        slots = outcome.slots
+        assert torch.equal(outcome.means[0], torch.full(SHAPE, value))
+        sent.append(min(outcome.sent))
+    assert set(sent[:3] + sent[4:7]) == {int(Codec().wire_bytes(SHAPE, 2))}
+    assert "basis" not in state_of(outcome.slots[0])
+
+
+# Encoding.
+
+
+def agreed(pca: PCA, seed: int, ranks: int) -> Scene:
+    """A scene with a basis and a mean, as after sampling."""
+    samples = [x + 0.2 for step in range(9) for x in low_rank(1, seed + step)]
+    columns, state = learnt(pca, samples)
+    assert columns is not None
+    mean = state["sum"] / state["taken"] if pca.centre else None
+    basis = Basis(columns, mean, None if mean is None else mean @ columns)
+    return Scene(Spec.of(SHAPE), {}, ranks=ranks, context=basis)
+
+
+def decoded(pca: PCA, y: Tensor, scene: Scene, contributions: int) -> Tensor:
+    scene.contributions = contributions
+    out = torch.full((scene.spec.numel,), float("nan"))
+    pca.decode(Encoded(y), scene, out)
+    twice = out.clone()
+    pca.decode(Encoded(y), scene, twice, add=True)
+    torch.testing.assert_close(twice, 2 * out)
+    return out
+
+
+forms = st.builds(
+    PCA,
+    ratio=st.sampled_from([2, 4, 8.5]),
+    sample=st.just(9),
+    order=st.sampled_from(["rows", "filters"]),
+    pool=st.booleans(),
+    centre=st.booleans(),
+    slice=st.none() | st.sampled_from([24, 70]),
+)
+unpadded = forms.filter(lambda pca: pca.slice != 70)  # what falls into the padding is lost
+
+
+@settings(max_examples=40, deadline=None)
+@given(pca=forms, ranks=st.integers(1, 5), seed=st.integers(0, 1000))
+def test_the_sum_of_codes_is_the_code_of_the_sum(pca: PCA, ranks: int, seed: int) -> None:
+    scene = agreed(pca, seed, ranks)
+    shares = [x.reshape(-1) / ranks for x in low_rank(ranks, seed, noise=1.0)]
+    codes = [pca.encode(x, scene).values for x in shares]
+    together = decoded(pca, torch.stack(codes).sum(0), scene, ranks)
+    apart = torch.stack([decoded(pca, code, scene, 1) for code in codes]).sum(0)
+    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
+    whole = Scene(scene.spec, {}, ranks=1, context=scene.context)
+    alone = decoded(pca, pca.encode(torch.stack(shares).sum(0), whole).values, whole, 1)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(pca=unpadded, seed=st.integers(0, 1000))
+def test_decoding_is_a_projection(pca: PCA, seed: int) -> None:
+    scene = agreed(pca, seed, 1)
+    x = low_rank(1, seed, noise=1.0)[0].reshape(-1)
+    once = decoded(pca, pca.encode(x, scene).values, scene, 1)
+    again = decoded(pca, pca.encode(once, scene).values, scene, 1)
+    torch.testing.assert_close(again, once, rtol=1e-4, atol=1e-4)
+    layout = pca.layout(scene.spec)
+    assert layout is not None
+    missing = layout.rows(x - once)
+    assert float((missing @ scene.context.columns).abs().max()) < 1e-4 * float(x.norm())
+
+
+# Phases.
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "codec",
+    [
+        f"pca({SHORT})",
+        f"pca({SHORT}, order=filters, pool=false, slice=72, travel='qsgd(bits=4)')",
+        f"pca({SHORT}) | qsgd(bits=8)",
+        f"pca({SHORT}) | nuqsgd(bits=4) | huffman",
+        f"pca({SHORT}) | integers(bits=8)",
+        f"pca({SHORT}) | fp16",
+        f"feedback(keep=off) | pca({SHORT}, limit=0.001)",
+        "pca(energy=0.05, warmup=2, sample=7, reuse=6) | integers(bits=8)",
+        "pca(energy=0.05, warmup=2, sample=7, reuse=6) | qsgd(bits=8)",
+    ],
+)
+def test_all_ranks_agree_in_all_phases(codec: str, ranks: int) -> None:
+    for step, outcome in enumerate(run_steps(codec, ranks, range(24))):
+        mean = torch.stack(low_rank(ranks, step)).mean(0)
+        assert all(torch.equal(m, outcome.means[0]) for m in outcome.means)
+        phase, basis = state_of(outcome.slots[0]).get("phase"), outcome.slots[0].states[-1].get("basis")
+        assert all(s.states[-1].get("phase") == phase for s in outcome.slots)
+        if basis is not None:
+            assert all(torch.equal(s.states[-1]["basis"], basis) for s in outcome.slots)
+        assert relative(outcome.means[0] - mean, mean) < (4.0 if "filters" in codec else 0.8)
+
+
+def test_bytes_of_compressed_and_other_steps() -> None:
+    codec = Codec.parse(f"pca({SHORT})")
+    plain, compressed = Codec().wire_bytes(SHAPE, 4), codec.wire_bytes(SHAPE, 4)
+    assert compressed.exact
+    assert compressed == 2 * 3 * (16 * 9 // 4) * 4  # 16 slices of K = 72, d = 9
+    expected = [plain] * 9 + [compressed] * 6 + [plain] * (1 + 7) + [compressed]  # one step sends what was held
+    for step, (outcome, size) in enumerate(zip(run_steps(str(codec), 4, range(24)), expected, strict=True)):
+        if step in (9, 23):  # one rank sends the basis, and first its number of columns
+            assert sorted(outcome.sent) == [size] * 3 + [size + 3 * (4 + 72 * 9 * 4)]
+        else:
+            assert outcome.sent == [size] * 4
+
+
+def test_sampling_steps_travel_through_the_chain_they_are_given() -> None:
+    codec = f"pca({SHORT}, travel='qsgd(bits=4)')"
+    assert next(run_steps(codec, 3, [0])).sent == [Codec.parse("qsgd(bits=4)").wire_bytes(math.prod(SHAPE), 3)] * 3
+
+
+@pytest.mark.parametrize("codec", [f"pca({SHORT})", f"feedback(keep=off) | pca({SHORT}, limit=0.5) | qsgd(bits=4)"])
+@pytest.mark.parametrize("pause", [1, 5, 9, 10, 12, 15, 19])
+def test_a_saved_slot_continues_bit_for_bit(codec: str, pause: int) -> None:
+    whole = last(run_steps(codec, 2, range(24)))
+    half = last(run_steps(codec, 2, range(pause)))
+    slots = [Slot.from_state_dict(slot.state_dict()) for slot in half.slots]
+    last(run_steps(codec, 2, range(pause, 24), half.slots))  # what was saved does not follow
+    resumed = last(run_steps(codec, 2, range(pause, 24), slots))
+    assert all(torch.equal(a, b) for a, b in zip(resumed.means, whole.means, strict=True))
+
+
+def test_a_slot_without_its_statistics_recovers() -> None:
+    """The slots of one rank, loaded by all, lack what another rank had gathered: one period is lost, no more."""
+    half = last(run_steps(f"pca({SHORT})", 2, range(6)))
+    bare = next(slot for slot in half.slots if "gram" not in slot.states[0])
+    slots = [Slot.from_state_dict(bare.state_dict()) for _ in range(2)]
+    for step, outcome in enumerate(run_steps(f"pca({SHORT})", 2, range(6, 26), slots), 6):
+        assert torch.equal(outcome.means[0], outcome.means[1])
+        if step < 20:
+            torch.testing.assert_close(outcome.means[0], torch.stack(low_rank(2, step)).mean(0))
+    assert "basis" in outcome.slots[0].states[0]
+
+
+@pytest.mark.parametrize("when", [0, 4, 9, 12])
+def test_non_finite_steps_change_nothing(when: int) -> None:
+    before = last(run_steps(f"pca({SHORT})", 2, range(when + 1)))
+    saved = [Slot.from_state_dict(slot.state_dict()) for slot in before.slots]
+    gradients = low_rank(2, when)
+    gradients[1][3, 3] = float("inf")
+    outcome = simulate(f"pca({SHORT})", gradients, slots=before.slots, step=when + 1)
+    assert all(not torch.isfinite(m).all() for m in outcome.means)
+    for slot, old in zip(outcome.slots, saved, strict=True):
+        for key, value in slot.states[0].items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(old.states[0][key]))
+
+
+def test_layers_decompose_at_different_steps_and_ranks() -> None:
+    begins, owners = set(), set()
+    for seed in range(12):
+        slots = None
+        for step in range(48):
+            outcome = simulate(
+                "pca(warmup=20, sample=20, reuse=6)", low_rank(3, step), slots=slots, step=step, seed=seed
+            )
+            slots = outcome.slots
+            if "basis" in slots[0].states[0]:
+                begins.add(step)
+                owners.add(next(r for r, slot in enumerate(slots) if "decompose_seconds" in slot.notes))
+                break
+    assert begins <= set(range(40, 46))
+    assert len(begins) >= 3
+    assert owners == {0, 1, 2}
+
+
+def test_the_majority_refreshes_a_basis_that_loses_too_much() -> None:
+    """Ranks see gradients of another space from step 16 on; the basis would have served until 100."""
+    codec = "pca(warmup=0, sample=6, reuse=100, limit=0.5)"
+    for strangers, refreshed in ((1, False), (2, True)):
+        slots = None
+        for step in range(40):
+            gradients = low_rank(3, step)
+            if step >= 16:
+                for rank in range(strangers):
+                    gradients[rank] = gradients[rank].roll(7, dims=1)
+            slots = simulate(codec, gradients, slots=slots, step=step).slots
+        assert all(("basis" not in slot.states[0] or slot.states[0]["left"] > 85) == refreshed for slot in slots or [])
+
+
+# Error feedback.
+
+
+@pytest.mark.parametrize("tail", ["", " | qsgd(bits=4)", " | topk(density=0.1)", " | integers(bits=8)"])
+@pytest.mark.parametrize("travel", ["none", "'qsgd(bits=4)'"])
+def test_what_was_given_is_delivered_or_held(tail: str, travel: str) -> None:
+    ranks = 3
+    given_sum, delivered = torch.zeros(SHAPE), torch.zeros(SHAPE)
+    for step, outcome in enumerate(run_steps(f"pca({SHORT}, travel={travel}){tail}", ranks, range(40))):
+        given_sum += torch.stack(low_rank(ranks, step)).sum(0) / ranks
+        delivered += outcome.means[0]
+        held = torch.stack([slot.residual for slot in outcome.slots if slot.residual is not None]).sum(0)
+        torch.testing.assert_close(delivered + held.view(SHAPE), given_sum, rtol=1e-4, atol=1e-3)
+
+
+def test_a_backend_that_sums_in_place_leaves_nothing_held() -> None:
+    """While a layer is not compressed, what was given is itself the operand of the all-reduce."""
+    slot, x = Slot(), torch.ones(SHAPE)
+    rounds = average(Codec.parse("pca(warmup=9)"), x, slot, Turn(ranks=2))
+    op = next(rounds)
+    assert isinstance(op, AllReduce)
+    with pytest.raises(StopIteration):
+        rounds.send([op.items[0].mul_(2)])
+    assert slot.residual is not None
+    assert not slot.residual.any()
+
+
+@pytest.mark.parametrize("codec", ["pca", "pca(centre=false)", "pca | qsgd(bits=4)"])
+def test_a_stale_basis_never_makes_the_residual_grow_without_bound(codec: str) -> None:
+    """1,000 steps of low-rank gradients whose space turns: the basis is always of yesterday."""
+    chain = str(Codec.parse(codec)).replace("pca(ratio=8", "pca(ratio=8, warmup=5, sample=10, reuse=80")
+    shape, g = (12, 40), draw(3)
+    space = torch.linalg.qr(torch.randn(40, 3, generator=g)).Q
+    slots, largest = None, [0.0]
+    for step in range(1000):
+        space = torch.linalg.qr(space + 0.05 * torch.randn(40, 3, generator=g)).Q
+        gradients = [torch.randn(12, 3, generator=g) @ space.t() + 0.05 for _ in range(2)]
+        outcome = simulate(chain, gradients, slots=slots, step=step)
+        slots = outcome.slots
+        assert torch.isfinite(outcome.means[0]).all()
+        if step % 100 == 0:
+            largest.append(0.0)
+        largest[-1] = max(largest[-1], float(slots[0].residual.norm()))  # type: ignore[union-attr]
+    assert shape == tuple(outcome.means[0].shape)
+    assert max(largest[-4:]) < 2 * max(largest[2:6])  # as large late as early
+    assert max(largest) < 80 * 6.0  # no more than what was given in one period
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pca(ratio=4, energy=0.1)", "give one of them"),
+        ("pca(ratio=1)", "ratio must be a number from 2"),
+        ("pca(travel='fp16')", "travel takes wire stages"),
+        ("pca(order=columns)", "one of rows, filters"),
+        ("qsgd | pca", "write pca | qsgd"),
+    ],
+)
+def test_wrong_options_say_what_to_do(text: str, says: str) -> None:
+    with pytest.raises(CodecError, match=says.replace("|", r"\|")):
+        Codec.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pca",
+        "pca(energy=0.01)",
+        "gradiveq",
+        "gradiveq(ratio=16) | qsgd(bits=4)",
+        "pca(slice=768, order=filters, pool=false)",
+        "gradiveq(travel='qsgd(bits=4)')",
+    ],
+)
+def test_the_text_form_reads_back(text: str) -> None:
+    codec = Codec.parse(text)
+    assert Codec.parse(str(codec)) == codec
+    assert Codec.parse("pca") == Codec.parse("pca(ratio=8)")
