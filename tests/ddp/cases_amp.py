@@ -21,7 +21,15 @@ def scaled_step(
 @case(2)
 def residuals_follow_the_loss_scale(rank: int, ranks: int, folder: Path) -> None:
     """Powers of two change no bit: with a scale that doubles every other step, training is the same as without."""
-    for chain in ("topk(density=0.05)", "sign", "feedback(keep=bf16) | topk(density=0.1)"):
+    for chain in (
+        "topk(density=0.05)",
+        "sign",
+        "feedback(keep=bf16) | topk(density=0.1)",
+        "powersgd(rank=2)",
+        "iwp(density=0.1, momentum=0.9)",
+        "dgc(density=0.05, warmup=0)",
+        "gradiveq(warmup=1, sample=2, reuse=3)",
+    ):
         plain, scaled = ddp(net(), bucket_cap_mb=0.01), ddp(net(), bucket_cap_mb=0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2)
         handles = thinwire.attach(plain, chain), thinwire.attach(scaled, chain, scaler=scaler)
@@ -37,7 +45,19 @@ def residuals_follow_the_loss_scale(rank: int, ranks: int, folder: Path) -> None
 
 @case(2, 3)
 def an_overflow_on_one_rank_skips_the_step_everywhere(rank: int, ranks: int, folder: Path) -> None:
-    for chain in ("none", "fp16", "topk(density=0.05)", "qsgd(bits=4)", "sign", "integers(bits=8)", "nuqsgd | huffman"):
+    for chain in (
+        "none",
+        "fp16",
+        "topk(density=0.05)",
+        "qsgd(bits=4)",
+        "sign",
+        "integers(bits=8)",
+        "nuqsgd | huffman",
+        "powersgd(rank=2)",
+        "dgc",
+        "fftsgd",
+        "gradiveq",
+    ):
         model = ddp(net(), bucket_cap_mb=0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=100)
         handle = thinwire.attach(model, chain, scaler=scaler)

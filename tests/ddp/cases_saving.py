@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 import thinwire
 from tests.ddp.cases import case, ddp, flat, loss_of, net, summed, train
-from tests.ddp.cases_training import chains
+from tests.ddp.cases_training import CHAINS, SYSTEMS
 from thinwire import StateError
 
 
@@ -52,7 +52,11 @@ def slots_equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 @case(2)
 def resumed_training_equals_training_that_never_stopped(rank: int, ranks: int, folder: Path) -> None:
-    plans: list[Any] = [*chains(), {"first.*": "qsgd(bits=4)", "*": "feedback(keep=fp32) | nuqsgd(bits=3) | elias"}]
+    plans: list[Any] = [
+        *CHAINS,
+        *SYSTEMS,
+        {"first.*": "qsgd(bits=4)", "*": "feedback(keep=fp32) | nuqsgd(bits=3) | elias"},
+    ]
     for number, plan in enumerate(plans):
         model, handle, optimizer = begun(plan, rank)
         torch.save(handle.state_dict(), folder / f"{number}-{rank}.pt")
@@ -69,7 +73,7 @@ def resumed_training_equals_training_that_never_stopped(rank: int, ranks: int, f
 
 @case(2)
 def distributed_checkpoints_resume_exactly(rank: int, ranks: int, folder: Path) -> None:
-    for number, chain in enumerate(chains()):
+    for number, chain in enumerate(["qsgd", "sign", *SYSTEMS]):
         model, handle, optimizer = begun(chain, rank)
         place = str(folder / str(number))
         save({"thinwire": handle.state_dict(), "model": model.module.state_dict()}, checkpoint_id=place)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import thinwire
 from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, loss_of, net, raised, summed, train
-from thinwire import PRESETS, Codec, Slot
+from thinwire import Codec, Slot
 
 CHAINS = [
     "none",
@@ -23,12 +23,18 @@ CHAINS = [
     "topk(density=0.05) | rangefloat(bits=8)",
     "feedback(keep=bf16) | topk(density=0.05)",
 ]
-# Those that are published systems of their own, once they are there.
-SYSTEMS = ["powersgd", "gradiveq(warmup=1, sample=2, reuse=4)", "iwp", "fftsgd"]
-
-
-def chains() -> list[str]:
-    return CHAINS + [chain for chain in SYSTEMS if chain.split("(")[0] in PRESETS]
+SYSTEMS = [
+    "powersgd(rank=2)",
+    "gradiveq(warmup=1, sample=2, reuse=3)",
+    "pca(ratio=4, warmup=0, sample=2, reuse=3) | qsgd(bits=8)",
+    "iwp(density=0.1, momentum=0.9)",
+    "fftsgd(theta=0.9, warmup=4)",
+    "dgc(density=0.02, warmup=4)",
+    "scalecom(warmup=2)",
+    "signsgd",
+    "delay(steps=2) | sign",
+    "topk(density=0.01, warmup=5)",
+]
 
 
 def simulated_gradients(
@@ -87,7 +93,7 @@ def several_buckets_equal_the_simulation(rank: int, ranks: int, folder: Path) ->
 
 @case(2, 3, 4)
 def published_systems_train_and_agree(rank: int, ranks: int, folder: Path) -> None:
-    for chain in chains()[len(CHAINS) :]:
+    for chain in SYSTEMS:
         model = ddp(net(), bucket_cap_mb=0.01)
         handle = thinwire.attach(model, chain, check=1)
         train(model, rank, range(8))
@@ -177,4 +183,19 @@ def an_unchanged_codec_keeps_its_slot(rank: int, ranks: int, folder: Path) -> No
     message = raised(lambda: handle.use("qsgd" if rank else "sign"))
     assert message.startswith("WorldError: the ranks disagree on the new plan: rank 0 has 'sign', rank 1 has 'qsgd")
     assert str(handle.engine.plan).startswith("{")  # as it was
+    handle.close()
+
+
+@case(2)
+def the_dial_reaches_the_stages(rank: int, ranks: int, folder: Path) -> None:
+    model = ddp(net())
+    handle = thinwire.attach(model, "fftsgd(theta=0.9)")
+    train(model, rank, range(1))
+    usual = handle.metrics()["bytes_sent"]
+    handle.dial = 0.5
+    train(model, rank, range(1, 2))
+    assert handle.metrics()["bytes_sent"] > 2 * usual
+    assert handle.state_dict()["dial"] == 0.5
+    message = raised(lambda: setattr(handle, "dial", 2))
+    assert message == "CodecError: dial must be from 0 to 1; got 2."
     handle.close()

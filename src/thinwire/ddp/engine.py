@@ -33,6 +33,7 @@ class Piece:
 class Engine:
     """Averages named gradients as a plan says, and remembers what has to be remembered between steps.
 
+    `dial` is the share of their usual loss that stages with a dial may cause (`core.schedule`).
     `skips`: the training skips a step whose gradients are not finite, so that what such a step delivered is still
     owed. `drops_idle`: what is delivered for a parameter that no rank used is dropped (DDP leaves its gradient
     alone), so that a rank without a gradient must not spend what it holds.
@@ -45,6 +46,7 @@ class Engine:
     step: int = 0
     slots: dict[str, Slot] = field(default_factory=dict)
     loss_scale: float = 1.0
+    dial: float = 1.0
     skips: bool = False
     drops_idle: bool = False
     meter: Meter = field(default_factory=Meter)
@@ -106,6 +108,7 @@ class Engine:
 
     def _rounds(self, piece: Piece, world: Distributed) -> Rounds[Tensor]:
         slot = self._slot(piece.name)
+        slot.dial = self.dial
         # a seed for each parameter: equal positions of different parameters must not draw alike
         seed = self.seed * 2**32 + zlib.crc32(piece.name.encode())
         turn = Turn(world.rank, world.ranks, seed, self.step, measure=self.meter.measures(self.step))

@@ -20,7 +20,7 @@ from thinwire.ddp.engine import Engine, Piece
 from thinwire.ddp.lane import Lane, group_count
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, read_distributed, save_engine
-from thinwire.errors import StateError, ThinwireError, WorldError
+from thinwire.errors import CodecError, StateError, ThinwireError, WorldError
 from thinwire.worlds.distributed import Distributed
 
 Bucket: TypeAlias = "torch.futures.Future[Tensor]"
@@ -74,6 +74,20 @@ class Handle:
     def step(self) -> int:
         """Steps averaged so far."""
         return self.engine.step
+
+    @property
+    def dial(self) -> float:
+        """The share of their usual loss that stages with a dial may cause, from 0 to 1; set it alike on all ranks.
+
+        `handle.dial = guard.feed(mean_loss)` lets a LossGuard turn it.
+        """
+        return self.engine.dial
+
+    @dial.setter
+    def dial(self, value: float) -> None:
+        if not 0.0 <= value <= 1.0:
+            raise CodecError(f"dial must be from 0 to 1; got {value}.")
+        self.engine.dial = float(value)
 
     def metrics(self) -> dict[str, Any]:
         """The last complete step: bytes, ratios, rounds, relative error, and where the time went."""

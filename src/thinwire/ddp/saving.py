@@ -1,6 +1,6 @@
 """Checkpoints of an engine: tensors, numbers and text only, each rank's memory under its own key.
 
-    {"thinwire": format, "plan": text, "step": n, "world_size": P, "loss_scale": s, "rank0": {parameter: slot}, ...}
+    {"thinwire": format, "plan": text, "step": n, "world_size": P, "loss_scale": s, "dial": d, "rank0": {parameter: slot}}
 
 A rank writes its own key; a file that holds the keys of all ranks can be read by any number of ranks, because what is
 held adds up: the sum of all residuals is kept.
@@ -19,7 +19,7 @@ from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 
 FORMAT = 1
-_HEAD = ("thinwire", "plan", "step", "world_size", "loss_scale")
+_HEAD = ("thinwire", "plan", "step", "world_size", "loss_scale", "dial")
 
 
 def save_engine(engine: Engine, world: Distributed) -> dict[str, Any]:
@@ -31,6 +31,7 @@ def save_engine(engine: Engine, world: Distributed) -> dict[str, Any]:
         "step": engine.step,
         "world_size": world.ranks,
         "loss_scale": engine.loss_scale,
+        "dial": engine.dial,
         f"rank{world.rank}": slots,
     }
 
@@ -57,7 +58,7 @@ def load_engine(engine: Engine, world: Distributed, saved: Mapping[str, Any]) ->
             )
     # a slot that has not worked yet was written only to show its shape
     engine.slots = {name: slot for name, slot in slots.items() if slot.steps or not slot.chain}
-    engine.step, engine.loss_scale = int(saved["step"]), float(saved["loss_scale"])
+    engine.step, engine.loss_scale, engine.dial = int(saved["step"]), float(saved["loss_scale"]), float(saved["dial"])
 
 
 def _remembers(engine: Engine, name: str) -> bool:
@@ -94,8 +95,13 @@ def _slots_for(world: Distributed, saved: Mapping[str, Any]) -> dict[str, Slot]:
 
 
 def _shared_out(slots: list[Slot], ranks: int) -> Slot:
-    """One slot of `ranks` equal ones that together hold what these held; shared state comes from the first."""
+    """One slot of `ranks` equal ones that together hold what these held.
+
+    Shared state comes from the rank that has most of it: some stages let one rank keep statistics for all.
+    """
     first = slots[0]
+    for i in range(len(first.states)):
+        first.states[i] = max((slot.states[i] for slot in slots), key=len)
     residuals = [slot.residual for slot in slots if slot.residual is not None]
     if residuals:
         first.residual = (sum(r.double() for r in residuals) / ranks).to(residuals[0].dtype)  # type: ignore[union-attr]

@@ -20,7 +20,15 @@ def report_table(handle: "Handle") -> Table:
     """One row a codec: what it carries, what it saves, what it loses; the caption tells where the time went."""
     last = handle.metrics()
     table = Table(title=f"thinwire after {handle.step} steps", caption=_times(last), title_justify="left")
-    columns = ("codec", "parameters", "numbers", "ratio in numbers", "bytes sent", "ratio on the wire", "relative error")
+    columns = (
+        "codec",
+        "parameters",
+        "numbers",
+        "ratio in numbers",
+        "bytes sent",
+        "ratio on the wire",
+        "relative error",
+    )
     for column in columns:
         table.add_column(column, justify="left" if column == "codec" else "right")
     for codec, tally in last.get("codecs", {}).items():
