@@ -33,22 +33,13 @@ class Codec:
     @staticmethod
     def parse(text: "str | Codec | Stage") -> "Codec":
         """The chain that a text names: `Codec.parse("pca(ratio=8) | qsgd(bits=4)")`; codecs pass through."""
-        if isinstance(text, Codec):
-            return text
-        if isinstance(text, Stage):
-            return Codec((text,))
-        if not isinstance(text, str):
-            raise CodecError(f"a codec is a text, a stage or a Codec; got {type(text).__name__}.")
-        codec = Codec()
-        for link in parse_links(text):
-            codec = codec | link
-        return codec
+        return text if isinstance(text, Codec) else Codec(_stages_of(text))
 
     def __or__(self, other: "Stage | Codec | str") -> "Codec":
-        return Codec(self.stages + Codec.parse(other).stages)
+        return Codec(self.stages + _stages_of(other))
 
     def __ror__(self, other: "Stage | str") -> "Codec":
-        return Codec.parse(other) | self
+        return Codec(_stages_of(other) + self.stages)
 
     def __str__(self) -> str:
         return self._text
@@ -189,6 +180,17 @@ class Codec:
                     f"{self.stages[i]} needs the ranks to agree first, so it makes no message of its own;"
                     " use simulate() or average()."
                 )
+
+
+def _stages_of(what: "str | Codec | Stage") -> tuple[Stage, ...]:
+    """The stages of a chain or of a part of one, which need not be able to stand alone."""
+    if isinstance(what, Codec):
+        return what.stages
+    if isinstance(what, Stage):
+        return (what,)
+    if not isinstance(what, str):
+        raise CodecError(f"a codec is a text, a stage or a Codec; got {type(what).__name__}.")
+    return tuple(stage for link in parse_links(what) for stage in _stages_of(link))
 
 
 def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
