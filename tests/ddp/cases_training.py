@@ -190,11 +190,12 @@ def an_unchanged_codec_keeps_its_slot(rank: int, ranks: int, folder: Path) -> No
 def the_dial_reaches_the_stages(rank: int, ranks: int, folder: Path) -> None:
     model = ddp(net())
     handle = thinwire.attach(model, "fftsgd(theta=0.9)")
+    chain = str(handle.plan[0].codec)
     train(model, rank, range(1))
-    usual = handle.metrics()["bytes_sent"]
+    usual = handle.metrics()["codecs"][chain]["bytes_sent"]
     handle.dial = 0.5
     train(model, rank, range(1, 2))
-    assert handle.metrics()["bytes_sent"] > 2 * usual
+    assert handle.metrics()["codecs"][chain]["bytes_sent"] > 2 * usual
     assert handle.state_dict()["dial"] == 0.5
     message = raised(lambda: setattr(handle, "dial", 2))
     assert message == "CodecError: dial must be from 0 to 1; got 2."

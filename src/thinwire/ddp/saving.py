@@ -1,6 +1,6 @@
 """Checkpoints of an engine: tensors, numbers and text only, each rank's memory under its own key.
 
-    {"thinwire": format, "plan": text, "step": n, "world_size": P, "loss_scale": s, "dial": d, "rank0": {parameter: slot}}
+    {"thinwire": format, "plan": text, "step": n, "world_size": P, "loss_scale": s, "dial": d, "rank0": {name: slot}}
 
 A rank writes its own key; a file that holds the keys of all ranks can be read by any number of ranks, because what is
 held adds up: the sum of all residuals is kept.
