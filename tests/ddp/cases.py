@@ -128,9 +128,9 @@ def assert_same_everywhere(mine: Tensor) -> None:
     assert torch.isfinite(mine).all()
 
 
-def summed(mine: Tensor | None, shape: tuple[int, ...] = ()) -> Tensor:
+def summed(mine: Tensor | None, shape: tuple[int, ...] = (), group: dist.ProcessGroup | None = None) -> Tensor:
     total = torch.zeros(shape, dtype=torch.float64) if mine is None else mine.double().clone()
-    dist.all_reduce(total)
+    dist.all_reduce(total, group=group)
     return total
 
 

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 import thinwire
-from tests.ddp.cases import case, ddp, flat, loss_of, net, summed, train
+from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, loss_of, net, summed, train
 from tests.ddp.cases_training import CHAINS, SYSTEMS
 from thinwire import StateError
 
@@ -117,39 +117,65 @@ def memory_that_a_target_could_not_take_is_missed(rank: int, ranks: int, folder:
     handle.close()
 
 
+def held(handle: thinwire.Handle, key: str) -> torch.Tensor | None:
+    """What one rank has of a quantity that adds up over the ranks, for one parameter."""
+    slot = handle.engine.slots["first.weight"]
+    return slot.residual if key == "residual" else slot.states[0][key]
+
+
 @case(4)
-def another_number_of_ranks_keeps_the_sum_of_residuals(rank: int, ranks: int, folder: Path) -> None:
+def another_number_of_ranks_keeps_the_sum_of_what_is_held(rank: int, ranks: int, folder: Path) -> None:
     pair = dist.new_group([0, 1])
-    chain = "topk(density=0.05)"
-    if rank < 2:
-        _, handle, _ = begun(chain, rank, group=pair)
-        full = handle.full_state_dict()
-        assert {"rank0", "rank1"} <= full.keys()
-        if rank == 0:
-            torch.save(full, folder / "two.pt")
-        save({"thinwire": handle.state_dict()}, checkpoint_id=str(folder / "two"), process_group=pair)
-        handle.close()
-    dist.barrier()
-    full = torch.load(folder / "two.pt", weights_only=True)
-    before = sum(full[f"rank{r}"]["first.weight"]["residual"].double() for r in range(2))
-    for way in ("file", "distributed"):
-        _, handle, _ = begun(chain, rank, steps=0)
-        handle.load_state_dict(full) if way == "file" else handle.load_distributed(folder / "two")
-        assert torch.allclose(summed(handle.engine.slots["first.weight"].residual), before, rtol=1e-5, atol=1e-8)
-        assert handle.step == 3
-        handle.close()
-    model, four, _ = begun(chain, rank)
-    saved = four.full_state_dict()
-    total = summed(four.engine.slots["first.weight"].residual)
-    four.close()
-    if rank < 2:
-        _, two, _ = begun(chain, rank, steps=0, group=pair)
-        two.load_state_dict(saved)
-        residual = two.engine.slots["first.weight"].residual
-        assert residual is not None
-        assert torch.allclose(residual.double() * 2, total, rtol=1e-5, atol=1e-8)
-        loss_of(ddp(model.module, process_group=pair), rank, 9).backward()
-        two.close()
+    for chain, keys in (
+        ("topk(density=0.05)", ["residual"]),
+        ("dgc(density=0.05, warmup=0)", ["residual", "velocity"]),
+    ):
+        place = folder / chain.split("(")[0]
+        if rank < 2:
+            _, two, _ = begun(chain, rank, group=pair)
+            full = two.full_state_dict()
+            assert {"rank0", "rank1"} <= full.keys()
+            torch.save(
+                {"full": full, **{key: summed(held(two, key), group=pair) for key in keys}}, f"{place}-{rank}.pt"
+            )
+            save({"thinwire": two.state_dict()}, checkpoint_id=str(place), process_group=pair)
+            two.close()
+        dist.barrier()
+        saved = torch.load(f"{place}-0.pt", weights_only=True)
+        for way in ("file", "distributed"):
+            model, four, optimizer = begun(chain, rank, steps=0)
+            four.load_state_dict(saved["full"]) if way == "file" else four.load_distributed(place)
+            assert four.step == 3
+            for key in keys:
+                assert torch.allclose(summed(held(four, key)), saved[key], rtol=1e-5, atol=1e-8)
+            train(model, rank, range(3, 5), optimizer)
+            totals, back = {key: summed(held(four, key)) for key in keys}, four.full_state_dict()
+            four.close()
+            if rank < 2:
+                _, two, _ = begun(chain, rank, steps=0, group=pair)
+                two.load_state_dict(back)
+                for key in keys:
+                    assert torch.allclose(summed(held(two, key), group=pair), totals[key], rtol=1e-5, atol=1e-8)
+                two.close()
+
+
+@case(4)
+def a_basis_survives_another_number_of_ranks(rank: int, ranks: int, folder: Path) -> None:
+    """Whatever phase its layers are in; statistics that one rank kept for all are not lost with it."""
+    pair = dist.new_group([0, 1])
+    for steps in (2, 3, 5):  # sampling, about to send the basis, compressing
+        chain = "gradiveq(warmup=0, sample=3, reuse=9)"
+        if rank < 2:
+            _, two, _ = begun(chain, rank, steps=steps, group=pair)
+            torch.save(two.full_state_dict(), folder / f"{steps}-{rank}.pt")
+            two.close()
+        dist.barrier()
+        model, four, optimizer = begun(chain, rank, steps=0)
+        four.load_state_dict(torch.load(folder / f"{steps}-0.pt", weights_only=True))
+        train(model, rank, range(steps, 7), optimizer)
+        assert_same_everywhere(flat(model))
+        assert four.metrics()["wire_ratio"] > 2
+        four.close()
 
 
 @case(2)
