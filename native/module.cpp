@@ -6,10 +6,12 @@ namespace nb = nanobind;
 void bind_quantise(nb::module_ &m);
 void bind_sparse(nb::module_ &m);
 void bind_coders(nb::module_ &m);
+void bind_integers(nb::module_ &m);
 
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of thinwire; thinwire.kernels.reference is their specification.";
     bind_quantise(m);
     bind_sparse(m);
     bind_coders(m);
+    bind_integers(m);
 }

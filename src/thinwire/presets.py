@@ -34,10 +34,13 @@ def nuqsgdinf(bits: int = 4, bucket: int = 512) -> Codec:
     return Codec((NUQSGD(bits=bits, norm="max", bucket=bucket),))
 
 
-def onebit(bucket: int = 512, warmup: int = 0) -> Codec:
-    """1-bit SGD with feedback of both encodings (Seide et al. 2014), after `warmup` steps as they are."""
-    sign = Codec((Sign(bucket=bucket),))
-    return Delay(steps=warmup) | sign if warmup else sign
+def onebit(bucket: int = 512, warmup: int = 0, momentum: float = 0.0) -> Codec:
+    """1-bit SGD with feedback of both encodings (Seide et al. 2014), after `warmup` steps as they are.
+
+    Feedback and an optimiser's momentum amplify each other's noise: give the momentum to the chain
+    (`momentum=0.9`) and train with plain SGD.
+    """
+    return _with_momentum(momentum, warmup) | Sign(bucket=bucket)
 
 
 def terngrad(clip: float | None = 2.5, bucket: int = 512) -> Codec:
@@ -50,15 +53,32 @@ def int8() -> Codec:
     return Codec((Integers(bits=8),))
 
 
+def _with_momentum(momentum: float, delay: int = 0) -> Codec:
+    """The head of a chain: a delay and momentum correction, as far as they are asked for."""
+    head = Codec((Delay(steps=delay),)) if delay else Codec()
+    return head | Momentum(beta=momentum, masking=False) if momentum else head
+
+
 # Sparsifiers.
 
 
-def fftsgd(theta: float = 0.85, bits: int = 10, chunk: int = 4096, warmup: int = 0, decay: int | None = None) -> Codec:
-    """The share theta of the frequencies dropped, the rest as range-based floats (Wang et al., HPDC 2020)."""
+def fftsgd(
+    theta: float = 0.85,
+    bits: int = 10,
+    chunk: int = 4096,
+    warmup: int = 0,
+    decay: int | None = None,
+    momentum: float = 0.0,
+) -> Codec:
+    """The share theta of the frequencies dropped, the rest as range-based floats (Wang et al., HPDC 2020).
+
+    `momentum` moves the momentum from the optimiser into the chain: with 0.9, train with plain SGD.
+    """
     if not 0.0 <= theta < 1.0:
         raise CodecError(f"fftsgd(theta={theta}): theta, the share that is dropped, must be from 0 to below 1.")
     density = round(1.0 - theta, 12)
-    return Codec((FFT(chunk), TopK(density, warmup=warmup, decay=decay, dial=True), RangeFloat(bits=bits)))
+    kept = TopK(density, warmup=warmup, decay=decay, dial=True)
+    return _with_momentum(momentum) | FFT(chunk) | kept | RangeFloat(bits=bits)
 
 
 def scalecom(density: float = 1 / 64, beta: float = 0.1, warmup: int = 100) -> Codec:

@@ -1,5 +1,6 @@
 """Shared-scale integers: quantised numbers that the backend's own all-reduce can sum."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,9 +12,8 @@ from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError
-from thinwire.kernels.reference.hashing import hash32
-
-_LANE = 32  # every backend sums int32
+from thinwire.kernels.integers import integers_decode, integers_encode, lane_count
+from thinwire.kernels.reference.quantise import single
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,11 +39,7 @@ class Integers(Stage):
         return True
 
     def out(self, spec: Spec) -> Spec:
-        return spec.numbers(-(-spec.numel // self.fields), "int32")
-
-    @property
-    def fields(self) -> int:
-        return _LANE // self.bits
+        return spec.numbers(lane_count(spec.numel, self.bits), "int32")
 
     def agreement(self, spec: Spec, ranks: int) -> Size:
         return Size(2 * (ranks - 1) * 4)
@@ -65,45 +61,18 @@ class Integers(Stage):
         return shared
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        levels, largest = self.levels(scene.ranks), scene.context
-        if not torch.isfinite(largest).item():
+        levels, largest = self.levels(scene.ranks), float(scene.context)
+        if not math.isfinite(largest):
             return Encoded(torch.zeros(self.out(scene.spec).numel, dtype=torch.int32, device=x.device))
-        shift = _shift(largest)
-        scaled = (x * shift) * (levels / (largest * shift)).nan_to_num(0.0)
-        noise = hash32(scene.key(), scene.base, x.numel(), x.device).bitwise_right_shift(8) * 2.0**-24
-        codes = torch.floor(scaled + noise.float()).clamp_(-levels, levels).to(torch.int32)
-        return Encoded(self._to_lanes(codes))
+        lift = 2.0**100 if largest < 2.0**-100 else 1.0  # keeps the factor finite when all numbers are tiny
+        factor = single(levels / (largest * lift)) if largest else 0.0
+        lanes = integers_encode(x, self.bits, levels, lift, factor, scene.key(), scene.base)
+        return Encoded(lanes)
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        largest = scene.context
-        if not torch.isfinite(largest).item():
+        largest = float(scene.context)
+        if not math.isfinite(largest):
             out.fill_(float("nan"))
             return
-        codes = self._from_lanes(encoded.values, out.numel())
-        values = codes.float() * (1.0 / self.levels(scene.ranks)) * largest
-        if add:
-            out.add_(values)
-        else:
-            out.copy_(values)
-
-    def _to_lanes(self, codes: Tensor) -> Tensor:
-        """Signed digits to base 2^bits, digit f of a lane from the f-th part of the numbers."""
-        padded = torch.nn.functional.pad(codes, (0, -codes.numel() % self.fields)).view(self.fields, -1)
-        lanes = padded[0].clone()
-        for digit in range(1, self.fields):
-            lanes += padded[digit] << (digit * self.bits)
-        return lanes
-
-    def _from_lanes(self, lanes: Tensor, numel: int) -> Tensor:
-        """Read the signed digits back, lowest first, taking each from what remains."""
-        digits = []
-        for _ in range(self.fields):
-            digit = (lanes << (_LANE - self.bits)) >> (_LANE - self.bits)
-            digits.append(digit)
-            lanes = (lanes - digit) >> self.bits
-        return torch.cat(digits)[:numel]
-
-
-def _shift(largest: Tensor) -> Tensor:
-    """A power of two that keeps levels / largest finite when all numbers are tiny."""
-    return torch.where(largest < 2.0**-100, torch.full_like(largest, 2.0**100), torch.ones_like(largest))
+        unit = single(1.0 / self.levels(scene.ranks))
+        integers_decode(encoded.values, self.bits, unit, largest, out, add)
