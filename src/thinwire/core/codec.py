@@ -42,6 +42,10 @@ class Codec:
         return Codec(_stages_of(other) + self.stages)
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return " | ".join(str(stage) for stage in self.stages) or "none"
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,13 +25,26 @@ class Rule:
     Parameters of one dimension and small ones travel uncompressed, whatever the codec, unless `small` is True.
     """
 
-    codec: Codec
+    codec: Codec  # or what Codec.parse takes
     match: str = "*"
     dim: int | None = None
     min_numel: int | None = None
     max_numel: int | None = None
     dtype: str | None = None
     small: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codec", Codec.parse(self.codec))
+        if not isinstance(self.match, str):
+            raise CodecError(f"match must be a pattern of parameter names, as text; got {self.match!r}.")
+        for key in ("dim", "min_numel", "max_numel"):
+            value = getattr(self, key)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise CodecError(f"{key} must be a whole number of at least 0 in a rule; got {value!r}.")
+        if self.dtype is not None and not isinstance(getattr(torch, str(self.dtype), None), torch.dtype):
+            raise CodecError(f"dtype must name a type of torch, such as float32; got {self.dtype!r}.")
+        if not isinstance(self.small, bool):
+            raise CodecError(f"small must be true or false in a rule; got {self.small!r}.")
 
     def applies(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> bool:
         numel = torch.Size(shape).numel()
@@ -69,18 +82,30 @@ class Plan:
 
     rules: tuple[Rule, ...] = ()
 
+    def __post_init__(self) -> None:
+        for at, rule in enumerate(self.rules[:-1]):
+            if rule == Rule(rule.codec, small=rule.small):
+                raise CodecError(
+                    f"rule {self.rules[at + 1].match!r} can never apply: rule '*' before it matches everything, and"
+                    " the first rule that matches decides; put '*' last."
+                )
+
     @staticmethod
-    def parse(what: "Plan | Codec | Stage | str | Path | Mapping[str, Any] | Sequence[Any]") -> "Plan":
-        """A plan from a codec (for all), a mapping of name patterns to codecs, a list of rules, or a file of these."""
+    def parse(what: "PlanLike") -> "Plan":
+        """A plan from a codec (for all), a mapping of name patterns to codecs, a list of rules, a file of these, or
+        a printed plan."""
         if isinstance(what, Plan):
             return what
         if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".yaml", ".yml", ".toml", ".json"))):
             return Plan.parse(_read(Path(what)))
+        if isinstance(what, str) and what.lstrip().startswith("{"):
+            return Plan.parse(_printed(what))
         if isinstance(what, (Codec, Stage, str)):
             return Plan((Rule(Codec.parse(what)),))
         if isinstance(what, Mapping):
             if set(what) == {"rules"}:
-                return Plan.parse(what["rules"])
+                rules = what["rules"]
+                return Plan() if isinstance(rules, Sequence) and not rules else Plan.parse(rules)
             return Plan(tuple(_rule(pattern, value) for pattern, value in what.items()))
         if isinstance(what, Sequence):
             return Plan(tuple(_rule("*", value) for value in what))
@@ -129,10 +154,14 @@ def _rule(pattern: str, value: Any) -> Rule:
     if "codec" not in value:
         raise CodecError(f"the rule {dict(value)} names no codec; add codec: none (or another one).")
     options = {key: item for key, item in value.items() if key != "codec"}
-    for key in ("dim", "min_numel", "max_numel"):
-        if key in options and (not isinstance(options[key], int) or isinstance(options[key], bool) or options[key] < 0):
-            raise CodecError(f"{key} must be a whole number of at least 0 in a rule; got {options[key]!r}.")
     return Rule(Codec.parse(value["codec"]), **{"match": pattern, **options})
+
+
+def _printed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as reason:
+        raise CodecError(f"this text is neither a codec nor a printed plan: {reason}.") from reason
 
 
 def _read(path: Path) -> Any:
@@ -166,3 +195,6 @@ def _toml(text: str) -> Any:
     except ModuleNotFoundError as missing:  # Python 3.10
         raise CodecError("plans in TOML need Python 3.11; use YAML or JSON.") from missing
     return tomllib.loads(text)
+
+
+PlanLike: TypeAlias = Plan | Codec | Stage | str | Path | Mapping[str, Any] | Sequence[Any]

@@ -105,6 +105,7 @@ class Stage:
     rounds: ClassVar[int] = 0
     settles: ClassVar[bool] = False
     settings: ClassVar[bool] = False
+    held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
     standalone: ClassVar[bool] = True
     splits: ClassVar[bool] = False
     prefers: ClassVar[str | None] = None

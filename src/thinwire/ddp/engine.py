@@ -1,22 +1,23 @@
 """What the DDP hook and the hand-written loop share: plan, slots, steps, and the rounds of a set of gradients."""
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from thinwire.core.average import Turn, average
+from thinwire.core.average import Turn, all_finite, average
 from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.plan import Decision, Plan
 from thinwire.core.slot import Slot
 from thinwire.core.together import together
-from thinwire.ddp.meter import Meter
-from thinwire.errors import WorldError
+from thinwire.ddp.meter import Entry, Meter, Tally, metered
 from thinwire.worlds.distributed import Distributed
+
+_PLAIN = Codec()
 
 
 @dataclass
@@ -30,7 +31,13 @@ class Piece:
 
 @dataclass
 class Engine:
-    """Averages named gradients as a plan says, and remembers what has to be remembered between steps."""
+    """Averages named gradients as a plan says, and remembers what has to be remembered between steps.
+
+    `dial` is the share of their usual loss that stages with a dial may cause (`core.schedule`).
+    `skips`: the training skips a step whose gradients are not finite, so that what such a step delivered is still
+    owed. `drops_idle`: what is delivered for a parameter that no rank used is dropped (DDP leaves its gradient
+    alone), so that a rank without a gradient must not spend what it holds.
+    """
 
     plan: Plan
     decisions: dict[str, Decision]
@@ -39,7 +46,12 @@ class Engine:
     step: int = 0
     slots: dict[str, Slot] = field(default_factory=dict)
     loss_scale: float = 1.0
+    dial: float = 1.0
+    skips: bool = False
+    drops_idle: bool = False
     meter: Meter = field(default_factory=Meter)
+    _overflow: bool = False
+    _delivered: list[Piece] = field(default_factory=list)
 
     @staticmethod
     def of(plan: Plan, parameters: Iterable[tuple[str, Tensor]], seed: int = 0, start: int = 0) -> "Engine":
@@ -49,47 +61,103 @@ class Engine:
         """Another plan from the next step on; what is held for a parameter stays held."""
         self.plan = plan
         self.decisions = {d.name: d for d in plan.decisions(parameters)}
-        held = {name: slot.residual for name, slot in self.slots.items() if slot.residual is not None}
-        self.slots = {name: Slot(residual=residual) for name, residual in held.items()}
+        kept: dict[str, Slot] = {}
+        for name, slot in self.slots.items():
+            if name in self.decisions and slot.chain == str(self.decisions[name].codec):
+                kept[name] = slot
+            elif slot.residual is not None:
+                kept[name] = Slot(residual=slot.residual)
+        self.slots = kept
 
     def codec(self, name: str) -> Codec:
         """The codec of a parameter in this step."""
-        return Codec() if self.step < self.start else self.decisions[name].codec
+        return _PLAIN if self.step < self.start else self.decisions[name].codec
 
     def average(self, pieces: Sequence[Piece], world: Distributed, whole: Tensor | None = None) -> None:
         """Replace every piece's gradient by its mean over the ranks.
 
         `whole` is the flat buffer behind all pieces, if there is one: without compression it travels as it is.
         """
-        plain = [p for p in pieces if not self.codec(p.name).working]
-        coded = [p for p in pieces if self.codec(p.name).working]
-        rounds: list[Rounds[Any]] = [self._rounds(piece, world) for piece in coded]
-        if whole is not None and not coded:
-            rounds.append(_plain_rounds(whole, world.ranks))
-            plain = []
-        elif plain:
-            rounds.append(_plain_rounds(torch.cat([p.gradient.reshape(-1) for p in plain]), world.ranks))
-        with self.meter.timing(world):
-            results = world.drive(together(rounds))
+        coded = [p for p in pieces if self._is_coded(p.name)]
+        plain = [p for p in pieces if not self._is_coded(p.name)]
+        tallies = [Tally(1, p.gradient.numel()) for p in coded]
+        rounds: list[Rounds[Any]] = [
+            metered(self._rounds(piece, world), tally, world.rank, world.ranks)
+            for piece, tally in zip(coded, tallies, strict=True)
+        ]
+        lumps = [[whole]] if whole is not None and not coded else _alike([p.gradient for p in plain])
+        for lump in lumps:
+            numbers = sum(t.numel() for t in lump)
+            tallies.append(Tally(0, numbers, numbers))
+            rounds.append(metered(_plain_rounds(lump, world.ranks), tallies[-1], world.rank, world.ranks))
+        steps = [self._slot(p.name).steps for p in coded]
+        before = world.counters()
+        results = world.drive(together(rounds))
         for piece, mean in zip(coded, results, strict=False):
             piece.gradient.copy_(mean.view_as(piece.gradient))
-        if plain:
-            _scatter(plain, results[-1])
-        self._note(pieces, coded, world)
+        self._note_finite(coded, steps, lumps)
+        self._book(before, world, coded, plain, tallies)
+
+    def _is_coded(self, name: str) -> bool:
+        """What is held for a parameter that is no longer compressed is delivered in its next step."""
+        slot = self.slots.get(name)
+        return bool(self.codec(name).working) or (slot is not None and slot.residual is not None)
+
+    def _slot(self, name: str) -> Slot:
+        return self.slots.setdefault(name, Slot())
 
     def _rounds(self, piece: Piece, world: Distributed) -> Rounds[Tensor]:
-        slot = self.slots.setdefault(piece.name, Slot())
+        slot = self._slot(piece.name)
+        slot.dial = self.dial
         # a seed for each parameter: equal positions of different parameters must not draw alike
         seed = self.seed * 2**32 + zlib.crc32(piece.name.encode())
         turn = Turn(world.rank, world.ranks, seed, self.step, measure=self.meter.measures(self.step))
-        return average(self.codec(piece.name), piece.gradient, slot, turn, piece.weights)
+        rounds = average(self.codec(piece.name), piece.gradient, slot, turn, piece.weights)
+        if self.drops_idle and slot.residual is not None and not bool(piece.gradient.any()):
+            return _saving_residual(rounds, slot)
+        return rounds
 
-    def _note(self, pieces: Sequence[Piece], coded: Sequence[Piece], world: Distributed) -> None:
-        compressed = {p.name for p in coded}
-        for piece in pieces:
-            codec = str(self.codec(piece.name))
-            notes = self.slots[piece.name].notes if piece.name in compressed else {}
-            self.meter.note(codec, piece.gradient.numel(), notes)
+    def _note_finite(self, coded: Sequence[Piece], steps: Sequence[int], lumps: Sequence[Sequence[Tensor]]) -> None:
+        """Remember what may have to be taken back at the end of the step."""
+        if not self.skips:
+            return
+        fine = [p for p, before in zip(coded, steps, strict=True) if self.slots[p.name].steps > before]
+        self._delivered += [p for p in fine if self.slots[p.name].residual is not None]
+        if len(fine) < sum(p.gradient.numel() > 0 for p in coded) or not all(
+            all_finite(t) for lump in lumps for t in lump
+        ):
+            self._overflow = True
+
+    def _book(
+        self,
+        before: Any,
+        world: Distributed,
+        coded: Sequence[Piece],
+        plain: Sequence[Piece],
+        tallies: Sequence[Tally],
+    ) -> None:
+        entries = []
+        for piece, tally in zip(coded, tallies, strict=False):
+            notes = self.slots[piece.name].notes
+            tally.elements_sent = notes.get("elements_sent", tally.elements)
+            tally.lost, tally.given = notes.get("lost", 0.0), notes.get("given", 0.0)
+            entries.append(Entry(str(self.codec(piece.name)), tally))
+        for tally in tallies[len(coded) :]:
+            entries.append(Entry(str(_PLAIN), tally))
+        if plain:
+            entries[-1].tally.parameters += len(plain)
+        self.meter.book(before, world.counters(), entries)
+
+    def end_step(self, ranks: int, exposed: float) -> dict[str, Any]:
+        """Count the step and return its figures; what was delivered in a step that training skips is owed again."""
+        if self._overflow:
+            for piece in self._delivered:
+                residual = self.slots[piece.name].residual
+                if residual is not None:
+                    residual.add_(piece.gradient.reshape(-1), alpha=1 / ranks)
+        self._overflow, self._delivered = False, []
+        self.step += 1
+        return self.meter.close(self.step - 1, ranks, exposed)
 
     def rescale(self, loss_scale: float) -> None:
         """Follow a changed loss scale: residuals were measured in units of the old one."""
@@ -104,38 +172,32 @@ class Engine:
         return sum(d.numel for d in self.decisions.values() if d.codec.working) / total if total else 0.0
 
 
-def _plain_rounds(flat: Tensor, ranks: int) -> Rounds[Tensor]:
+def _saving_residual(rounds: Rounds[Tensor], slot: Slot) -> Rounds[Tensor]:
+    """Average what is given and nothing of what is held."""
+    held, slot.residual = slot.residual, None
+    mean = yield from rounds
+    slot.residual = _sum(held, slot.residual)
+    return mean
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Tensors that can share one all-reduce, together."""
+    lumps: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for t in tensors:
+        lumps.setdefault((t.dtype, t.device), []).append(t)
+    return list(lumps.values())
+
+
+def _plain_rounds(tensors: Sequence[Tensor], ranks: int) -> Rounds[None]:
     """Divide, then sum: the order of plain DDP, so that results are equal bit for bit."""
-    (total,) = yield AllReduce([flat.div_(ranks)])
-    averaged: Tensor = total
-    if averaged.data_ptr() != flat.data_ptr():
-        flat.copy_(averaged)
-    return flat
-
-
-def _scatter(pieces: Sequence[Piece], flat: Tensor) -> None:
-    for piece, part in zip(pieces, torch.split(flat, [p.gradient.numel() for p in pieces]), strict=True):
-        piece.gradient.copy_(part.view_as(piece.gradient))
-
-
-def check_agreement(world: Distributed, facts: Mapping[str, Any]) -> None:
-    """Compare facts that must be equal on all ranks, and name the ranks and the first difference if they are not."""
-    everyone: list[Any] = [None] * world.ranks
-    torch.distributed.all_gather_object(everyone, dict(facts), group=world.group)
-    for what, mine in everyone[0].items():
-        others = [rank for rank in range(world.ranks) if everyone[rank].get(what) != mine]
-        if others:
-            theirs = everyone[others[0]].get(what)
-            raise WorldError(
-                f"the ranks disagree on {what}: rank 0 has {_short(mine, theirs)}, rank{'s' if len(others) > 1 else ''}"
-                f" {', '.join(map(str, others))} {'have' if len(others) > 1 else 'has'} {_short(theirs, mine)};"
-                " start all ranks with the same code, model and arguments."
-            )
-
-
-def _short(value: Any, other: Any) -> str:
-    """A value in a message; of two lists only what differs."""
-    if isinstance(value, list) and isinstance(other, list):
-        differing = [v for v in value if v not in other]
-        return f"{differing[0]}" if differing else f"{len(value)} entries"
-    return f"{value!r}"
+    flats = [t.reshape(-1).div_(ranks) for t in tensors]
+    totals = yield AllReduce(flats)
+    for t, total in zip(tensors, totals, strict=True):
+        if total.data_ptr() != t.data_ptr() or t.numel() == 0:
+            t.copy_(total.view_as(t))

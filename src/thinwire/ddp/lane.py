@@ -9,6 +9,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -16,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.errors import ThinwireError, WorldError
+from thinwire.errors import WorldError
 from thinwire.worlds.distributed import Distributed
 
 Job = Callable[[Distributed], Tensor]
-Jobs: TypeAlias = "queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor]] | None]"
+Jobs: TypeAlias = "queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor], Tensor | None] | None]"
 
 _OPEN: "weakref.WeakSet[Lane]" = weakref.WeakSet()
 
@@ -28,9 +29,14 @@ _OPEN: "weakref.WeakSet[Lane]" = weakref.WeakSet()
 class Lane:
     """Performs jobs in the order they were queued. After a failure every later job fails with the same cause."""
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout: timedelta | None) -> None:
-        ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
-        self.world = Distributed(dist.new_group(ranks, timeout=timeout))
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: timedelta | None) -> None:
+        ranks = dist.get_process_group_ranks(group)
+        # new_group would take the default of 30 minutes, whatever the user gave the model's group
+        timeout = timeout or _timeout_of(group, device)
+        # if the model has a part of the ranks only, the others are not here to take part in making a group
+        self._partial = len(ranks) < dist.get_world_size()
+        own = dist.new_group(ranks, timeout=timeout, use_local_synchronization=self._partial)
+        self.world = Distributed(own)
         self.broken: BaseException | None = None
         self._jobs: Jobs = queue.SimpleQueue()
         # A daemon, so that an exception in the main thread can always end the process; `close` joins it in order.
@@ -40,13 +46,16 @@ class Lane:
         _OPEN.add(self)
         weakref.finalize(self, self._jobs.put, None)  # a forgotten lane ends its thread
 
-    def queue(self, job: Job, like: Tensor) -> "torch.futures.Future[Tensor]":
-        """A future of what the job returns; `like` tells on which device."""
-        devices: list[int | str | torch.device] | None = [like.device] if like.device.type != "cpu" else None
-        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+    def queue(self, job: Job, like: Tensor, on_failure: Tensor | None = None) -> "torch.futures.Future[Tensor]":
+        """A future of what the job returns; `like` tells on which device.
+
+        If the job fails, `broken` says why, and the future has `on_failure` or, without that, the exception.
+        """
         if not self._thread.is_alive():
             raise WorldError(f"rank {self.world.rank}: this thinwire handle is closed; attach to a new DDP model.")
-        self._jobs.put((_on_stream(job, like), future))
+        devices: list[int | str | torch.device] | None = [like.device] if like.device.type != "cpu" else None
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+        self._jobs.put((_on_stream(job, like), future, on_failure))
         return future
 
     def close(self, wait: float = 5.0) -> None:
@@ -55,10 +64,18 @@ class Lane:
         if self._thread is not threading.current_thread():
             self._thread.join(wait)
 
+    def leave(self) -> None:
+        """Close, and give up the group. Torch names groups of a part of the ranks by how many groups there are, and
+        must not find a name that was used before: such a group stays until the process ends."""
+        self.close()
+        if not self._thread.is_alive() and not self._partial:
+            with suppress(Exception):  # the default group may be gone already, and this one with it
+                dist.destroy_process_group(self.world.group)
+
 
 def _work(jobs: Jobs, lane: "weakref.ref[Lane]") -> None:
     while (item := jobs.get()) is not None:
-        job, future = item
+        job, future, on_failure = item
         owner = lane()
         if owner is None:
             return
@@ -68,17 +85,27 @@ def _work(jobs: Jobs, lane: "weakref.ref[Lane]") -> None:
             future.set_result(job(owner.world))
         except Exception as reason:
             owner.broken = owner.broken or reason
-            # only RuntimeErrors cross from a future into backward() with their message
-            error: Any = reason if isinstance(reason, RuntimeError) else _as_runtime(reason)
-            future.set_exception(error)
-        del item, job, future, owner
+            if on_failure is not None:
+                future.set_result(on_failure)
+            else:
+                error: Any = reason
+                future.set_exception(error)
+        del item, job, future, owner, on_failure
 
 
-def _as_runtime(reason: Exception) -> RuntimeError:
-    kind = type(reason).__name__ if not isinstance(reason, ThinwireError) else ""
-    error = WorldError(f"{kind}: {reason}" if kind else str(reason))
-    error.__cause__ = reason
-    return error
+def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta | None:
+    try:
+        options = getattr(group._get_backend(device), "options", None)
+    except RuntimeError:  # a backend without this device
+        return None
+    found: timedelta | None = getattr(options, "_timeout", None)
+    return found
+
+
+def group_count(group: dist.ProcessGroup | None) -> int:
+    """How many groups this process knows, where that decides the name of the next one (a part of the ranks)."""
+    partial = dist.get_world_size(group) < dist.get_world_size()
+    return len(dist.distributed_c10d._world.pg_names) if partial else 0
 
 
 def _on_stream(job: Job, like: Tensor) -> Job:

@@ -7,11 +7,12 @@ import torch.distributed as dist
 from torch import nn
 
 from thinwire._version import __version__
-from thinwire.core.plan import Plan
-from thinwire.ddp.engine import Engine, Piece, check_agreement
-from thinwire.ddp.hook import PlanLike
+from thinwire.core.plan import Plan, PlanLike
+from thinwire.ddp.agreement import check_agreement
+from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, save_engine
-from thinwire.errors import StateError
+from thinwire.errors import StateError, WorldError
 from thinwire.worlds.distributed import Distributed
 
 
@@ -24,22 +25,29 @@ class GradientState:
         self.engine: Engine | None = None
         self._waiting: Mapping[str, Any] | None = None
 
-    def bind(self, model: nn.Module, plan: Plan, world: Distributed) -> Engine:
-        """The engine for this model and plan; the first call compares the ranks, and takes over a loaded state."""
-        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        if self.engine is None:
-            layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
-            facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
-            check_agreement(world, {**facts, "the seed": self.seed})
-            self.engine = Engine.of(plan, trained, self.seed)
-            if self._waiting is not None:
-                load_engine(self.engine, world, self._waiting)
-                self._waiting = None
-        elif str(self.engine.plan) != str(plan):
-            self.engine.use(plan, trained)
-        return self.engine
+    def bind(self, trained: list[tuple[str, nn.Parameter]], plan: Plan, world: Distributed) -> Engine:
+        """The engine for these parameters and this plan; when either is new, the ranks compare theirs."""
+        engine = self.engine
+        if (
+            engine is not None
+            and str(engine.plan) == str(plan)
+            and [name for name, _ in trained] == [*engine.decisions]
+        ):
+            return engine
+        layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
+        facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
+        check_agreement(world, {**facts, "the seed": self.seed})
+        if engine is not None:
+            engine.use(plan, trained)
+            return engine
+        engine = Engine.of(plan, trained, self.seed)
+        if self._waiting is not None:
+            load_engine(engine, world, self._waiting)
+        self.engine, self._waiting = engine, None
+        return engine
 
     def metrics(self) -> dict[str, Any]:
+        """The last step: bytes, ratios, rounds, relative error, and where the time went."""
         return self.engine.meter.last if self.engine is not None else {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,13 +71,14 @@ def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) ->
     counted as zero.
     """
     world = Distributed(state.group)
-    engine = state.bind(model, plan if isinstance(plan, Plan) else Plan.parse(plan), world)
+    trained = [(name, p) for name, p in parameter_names(model) if p.requires_grad]
+    engine = state.bind(trained, Plan.parse(plan), world)
     pieces = []
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = parameter.detach().new_zeros(parameter.shape)
-            pieces.append(Piece(name, parameter.grad, parameter.detach()))
+    for name, parameter in trained:
+        if parameter.grad is None:
+            parameter.grad = parameter.detach().new_zeros(parameter.shape)
+        if parameter.grad.is_sparse:
+            raise WorldError(f"{name} has a sparse gradient, which thinwire cannot send; use sparse=False.")
+        pieces.append(Piece(name, parameter.grad, parameter.detach()))
     engine.average(pieces, world)
-    engine.step += 1
-    engine.meter.close(engine.step - 1, world.ranks, 0.0)
+    engine.end_step(world.ranks, 0.0)

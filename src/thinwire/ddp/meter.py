@@ -2,64 +2,46 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar
 
-from thinwire.worlds.distributed import Distributed
+from thinwire.core.ops import Begin, Finish, Rounds, received_bytes
+from thinwire.worlds.distributed import Counters
+
+T = TypeVar("T")
 
 
 @dataclass
 class Tally:
-    """Sums over the parameters that share a codec, or over all."""
+    """Sums over the parameters that share a codec, or over all.
+
+    Seconds of encoding are those before a parameter's last message leaves, seconds of decoding those after its last
+    reply. Parameters share collectives: their time is split in proportion to the bytes sent.
+    """
 
     parameters: int = 0
     elements: int = 0
     elements_sent: float = 0.0
     lost: float = 0.0
     given: float = 0.0
-
-    def add(self, elements: int, notes: dict[str, float]) -> None:
-        self.parameters += 1
-        self.elements += elements
-        self.elements_sent += notes.get("elements_sent", elements)
-        self.lost += notes.get("lost", 0.0)
-        self.given += notes.get("given", 0.0)
-
-    def to_dict(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {
-            "parameters": self.parameters,
-            "elements": self.elements,
-            "element_ratio": self.elements / self.elements_sent if self.elements_sent else 1.0,
-        }
-        if self.given > 0:
-            shown["relative_error"] = (self.lost / self.given) ** 0.5
-        return shown
-
-
-@dataclass
-class Step:
-    """One step of training, as far as gradients are concerned."""
-
-    groups: dict[str, Tally] = field(default_factory=dict)
     sent: int = 0
     received: int = 0
     rounds: int = 0
     encode_seconds: float = 0.0
     communicate_seconds: float = 0.0
     decode_seconds: float = 0.0
-    exposed_seconds: float = 0.0
 
-    def to_dict(self, step: int, ranks: int) -> dict[str, Any]:
-        total = Tally()
-        for tally in self.groups.values():
-            for name in ("parameters", "elements", "elements_sent", "lost", "given"):
-                setattr(total, name, getattr(total, name) + getattr(tally, name))
-        plain = 8 * (ranks - 1) * -(-total.elements // ranks)
-        return {
-            "step": step,
-            **total.to_dict(),
+    def add(self, other: "Tally") -> None:
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+
+    def to_dict(self, ranks: int) -> dict[str, Any]:
+        plain = 8 * (ranks - 1) * -(-self.elements // ranks)  # the bytes of an all-reduce in fp32
+        shown: dict[str, Any] = {
+            "parameters": self.parameters,
+            "elements": self.elements,
+            "element_ratio": self.elements / self.elements_sent if self.elements_sent else 1.0,
             "bytes_sent": self.sent,
             "bytes_received": self.received,
             "wire_ratio": plain / self.sent if self.sent else 1.0,
@@ -67,8 +49,56 @@ class Step:
             "encode_seconds": self.encode_seconds,
             "communicate_seconds": self.communicate_seconds,
             "decode_seconds": self.decode_seconds,
-            "exposed_seconds": self.exposed_seconds,
-            "codecs": {codec: tally.to_dict() for codec, tally in self.groups.items()},
+        }
+        if self.given > 0:
+            shown["relative_error"] = (self.lost / self.given) ** 0.5
+        return shown
+
+
+class Entry(NamedTuple):
+    """What the averaging of one set of numbers cost; its time of communication is known only for the whole bucket."""
+
+    codec: str
+    tally: Tally
+
+
+def metered(rounds: Rounds[T], tally: Tally, rank: int, ranks: int) -> Generator[Any, Any, T]:
+    """The same rounds, with their bytes and the time between them booked."""
+    reply: Any = None
+    while True:
+        began = time.perf_counter()
+        try:
+            op = rounds.send(reply)
+        except StopIteration as end:
+            tally.decode_seconds += time.perf_counter() - began
+            result: T = end.value
+            return result
+        tally.encode_seconds += time.perf_counter() - began
+        tally.sent += op.sent(rank, ranks)
+        tally.rounds += not isinstance(op, Finish)
+        reply = yield op
+        if not isinstance(op, (Begin, Finish)):
+            tally.received += received_bytes(op, reply, rank, ranks)
+
+
+@dataclass
+class Step:
+    """One step of training, as far as gradients are concerned."""
+
+    groups: dict[str, Tally] = field(default_factory=dict)
+    spent: Counters = field(default_factory=Counters)
+
+    def to_dict(self, step: int, ranks: int, exposed: float) -> dict[str, Any]:
+        total = Tally()
+        for tally in self.groups.values():
+            total.add(tally)
+        total.sent, total.received = self.spent.sent, self.spent.received
+        total.rounds, total.communicate_seconds = self.spent.rounds, self.spent.seconds
+        return {
+            "step": step,
+            **total.to_dict(ranks),
+            "exposed_seconds": exposed,
+            "codecs": {codec: tally.to_dict(ranks) for codec, tally in self.groups.items()},
         }
 
 
@@ -85,31 +115,25 @@ class Meter:
         """Whether the relative error is measured in this step (it costs one more decoding)."""
         return self.every > 0 and step % self.every == 0
 
-    @contextmanager
-    def timing(self, world: Distributed) -> Iterator[None]:
-        """Book what the world does meanwhile."""
-        before = world.counters()
-        began = time.perf_counter()
-        yield
-        spent, after = time.perf_counter() - began, world.counters()
-        communicate = after.seconds - before.seconds
-        encode = after.first_seconds - before.first_seconds
+    def book(self, before: Counters, after: Counters, entries: Iterable[Entry]) -> None:
+        """Add one bucket: what the world spent on it, and what each of its codecs did."""
+        spent = {item.name: getattr(after, item.name) - getattr(before, item.name) for item in fields(Counters)}
+        groups: dict[str, Tally] = {}
+        for entry in entries:
+            group = groups.setdefault(entry.codec, Tally())
+            rounds = max(group.rounds, entry.tally.rounds)  # its parameters share their rounds
+            group.add(entry.tally)
+            group.rounds = rounds
+        sent = sum(group.sent for group in groups.values())
         with self.lock:
-            now = self.current
-            now.sent += after.sent - before.sent
-            now.received += after.received - before.received
-            now.rounds += after.rounds - before.rounds
-            now.communicate_seconds += communicate
-            now.encode_seconds += encode
-            now.decode_seconds += max(0.0, spent - communicate - encode)
-
-    def note(self, codec: str, elements: int, notes: dict[str, float]) -> None:
-        with self.lock:
-            self.current.groups.setdefault(codec, Tally()).add(elements, notes)
+            for name, amount in spent.items():
+                setattr(self.current.spent, name, getattr(self.current.spent, name) + amount)
+            for codec, group in groups.items():
+                group.communicate_seconds = spent["seconds"] * (group.sent / sent if sent else 1 / len(groups))
+                self.current.groups.setdefault(codec, Tally()).add(group)
 
     def close(self, step: int, ranks: int, exposed: float) -> dict[str, Any]:
         """End the step and return its figures."""
-        self.current.exposed_seconds = exposed
-        self.last = self.current.to_dict(step, ranks)
+        self.last = self.current.to_dict(step, ranks, exposed)
         self.current = Step()
         return self.last

@@ -20,7 +20,16 @@ def report_table(handle: "Handle") -> Table:
     """One row a codec: what it carries, what it saves, what it loses; the caption tells where the time went."""
     last = handle.metrics()
     table = Table(title=f"thinwire after {handle.step} steps", caption=_times(last), title_justify="left")
-    for column in ("codec", "parameters", "numbers", "ratio in numbers", "relative error"):
+    columns = (
+        "codec",
+        "parameters",
+        "numbers",
+        "ratio in numbers",
+        "bytes sent",
+        "ratio on the wire",
+        "relative error",
+    )
+    for column in columns:
         table.add_column(column, justify="left" if column == "codec" else "right")
     for codec, tally in last.get("codecs", {}).items():
         error = tally.get("relative_error")
@@ -29,6 +38,8 @@ def report_table(handle: "Handle") -> Table:
             f"{tally['parameters']:,}",
             f"{tally['elements']:,}",
             f"{tally['element_ratio']:.1f}x",
+            f"{tally['bytes_sent']:,}",
+            f"{tally['wire_ratio']:.1f}x",
             "" if error is None else f"{error:.3f}",
         )
     return table

@@ -41,6 +41,7 @@ class Importance(Stage):
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
     settles: ClassVar[bool] = True
+    held: ClassVar[tuple[str, ...]] = ("velocity",)
     shown: ClassVar[tuple[str, ...]] = ("density",)
 
     density: float | None = number(None, low=1e-9, high=1.0, optional=True, help="share of numbers in a mask (1/64)")

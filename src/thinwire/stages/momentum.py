@@ -27,6 +27,7 @@ class Momentum(Stage):
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
     settles: ClassVar[bool] = True
+    held: ClassVar[tuple[str, ...]] = ("velocity",)
     shown: ClassVar[tuple[str, ...]] = ("beta",)
 
     beta: float = number(0.9, low=0.0, high=0.9999, help="share of the velocity that is kept from step to step")

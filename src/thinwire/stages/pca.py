@@ -121,6 +121,13 @@ class PCA(Stage):
 
         return None if self.travel is None else Codec.parse(self.travel)
 
+    def rescale(self, state: State, factor: float) -> None:
+        for name in ("sum", "mean", "offset"):
+            if name in state:
+                state[name] = state[name] * factor
+        if "scale" in state:
+            state["scale"] /= factor  # by which the samples are multiplied: they stay as they are
+
     def observe(self, mean: Tensor, scene: Scene) -> None:
         layout, state, step = self.layout(scene.spec), scene.state, _step(scene)
         if layout is None:

@@ -1,0 +1,33 @@
+"""What must be equal on all ranks is compared before it can hang a collective."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from thinwire.errors import WorldError
+from thinwire.worlds.distributed import Distributed
+
+
+def check_agreement(world: Distributed, facts: Mapping[str, Any]) -> None:
+    """Compare facts over the ranks, and name the ranks and the first difference if there is one."""
+    everyone: list[Any] = [None] * world.ranks
+    dist.all_gather_object(everyone, dict(facts), group=world.group)
+    for what, first in everyone[0].items():
+        others = [rank for rank in range(world.ranks) if everyone[rank].get(what) != first]
+        if others:
+            theirs = everyone[others[0]].get(what)
+            many = len(others) > 1
+            raise WorldError(
+                f"the ranks disagree on {what}: rank 0 has {_short(first, theirs)},"
+                f" rank{'s' if many else ''} {', '.join(map(str, others))} {'have' if many else 'has'}"
+                f" {_short(theirs, first)}; start all ranks with the same code, model and arguments."
+            )
+
+
+def _short(value: Any, other: Any) -> str:
+    """A value in a message; of two lists only what differs."""
+    if isinstance(value, list) and isinstance(other, list):
+        differing = [v for v in value if v not in other]
+        return f"{differing[0]}" if differing else f"{len(value)} entries"
+    return f"{value!r}"

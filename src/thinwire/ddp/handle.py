@@ -1,0 +1,272 @@
+"""The handle that `attach` returns: what its user asks, and what DistributedDataParallel asks."""
+
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire._version import __version__
+from thinwire.core.plan import Decision, Plan, PlanLike
+from thinwire.ddp.agreement import check_agreement
+from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.lane import Lane, group_count
+from thinwire.ddp.names import parameter_names
+from thinwire.ddp.saving import load_engine, read_distributed, save_engine
+from thinwire.errors import CodecError, StateError, ThinwireError, WorldError
+from thinwire.worlds.distributed import Distributed
+
+Bucket: TypeAlias = "torch.futures.Future[Tensor]"
+
+
+class Handle:
+    """The plan in force, its metrics, and the state that belongs into checkpoints."""
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        plan: Plan,
+        *,
+        seed: int,
+        start: int,
+        check: int,
+        scaler: Any,
+        headroom: bool,
+        lanes: int,
+        timeout: timedelta | None,
+        measure_every: int,
+    ) -> None:
+        # DDP keeps the handle alive through its hook: no reference back to it, or neither would ever be freed
+        names = parameter_names(model.module, model.parameters_to_ignore)
+        self._names = {id(p): name for name, p in names}
+        self._layout = [(name, p.detach().to("meta")) for name, p in names if p.requires_grad]
+        self._world = Distributed(model.process_group)
+        self.engine = Engine.of(plan, self._layout, seed, start)
+        self.engine.meter.every = measure_every
+        self.engine.skips = scaler is not None
+        self.engine.drops_idle = bool(model.find_unused_parameters) and not model.static_graph
+        self.headroom = headroom
+        self.check = check
+        self.on_step: list[Callable[[dict[str, Any]], None]] = []
+        self._scaler = scaler
+        self._pending: list[Bucket] = []
+        self._fingerprint = 0
+        self._agree(lanes)
+        device = next((p.device for _, p in names), torch.device("cpu"))
+        self._lanes = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
+        self._say_if_idle()
+
+    # What the user asks.
+
+    @property
+    def plan(self) -> list[Decision]:
+        """What was decided for every parameter, and why."""
+        return list(self.engine.decisions.values())
+
+    @property
+    def step(self) -> int:
+        """Steps averaged so far."""
+        return self.engine.step
+
+    @property
+    def dial(self) -> float:
+        """The share of their usual loss that stages with a dial may cause, from 0 to 1; set it alike on all ranks.
+
+        `handle.dial = guard.feed(mean_loss)` lets a LossGuard turn it.
+        """
+        return self.engine.dial
+
+    @dial.setter
+    def dial(self, value: float) -> None:
+        if not 0.0 <= value <= 1.0:
+            raise CodecError(f"dial must be from 0 to 1; got {value}.")
+        self.engine.dial = float(value)
+
+    def metrics(self) -> dict[str, Any]:
+        """The last complete step: bytes, ratios, rounds, relative error, and where the time went."""
+        return self.engine.meter.last
+
+    def report(self) -> Any:
+        """The plan and the last step as a Rich table; print it with rich.print."""
+        from thinwire.ddp.showing import report_table
+
+        return report_table(self)
+
+    def log_to(self, writer: Any, prefix: str = "thinwire") -> None:
+        """Write every step's numbers to a TensorBoard SummaryWriter (or anything with add_scalar)."""
+        from thinwire.ddp.showing import scalars
+
+        def write(metrics: dict[str, Any]) -> None:
+            for name, value in scalars(metrics):
+                writer.add_scalar(f"{prefix}/{name}", value, metrics["step"])
+
+        self.on_step.append(write)
+
+    def use(self, plan: PlanLike) -> None:
+        """Another codec or plan from the next step on; call it on all ranks after the same step."""
+        new = Plan.parse(plan)
+        check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step})
+        self.engine.use(new, self._layout)
+        self._say_if_idle()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's memory: tensors, numbers and text. Save it on every rank, or use `full_state_dict`."""
+        return save_engine(self.engine, self._world)
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """The memory of all ranks in one dictionary, the same on each; every rank must call it."""
+        everyone: list[Any] = [None] * self._world.ranks
+        dist.all_gather_object(everyone, self.state_dict(), group=self._world.group)
+        whole = dict(everyone[0])
+        for saved in everyone[1:]:
+            whole |= {key: value for key, value in saved.items() if key.startswith("rank")}
+        return whole
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on where a run stopped; nothing changes if the checkpoint does not fit."""
+        load_engine(self.engine, self._world, saved)
+
+    def load_distributed(self, folder: str | Path, key: str = "thinwire") -> None:
+        """Go on from a torch.distributed.checkpoint in which `state_dict()` was saved under `key`, by any number of
+        ranks."""
+        self.load_state_dict(read_distributed(folder, key, self._world))
+
+    def close(self) -> None:
+        """End the threads and give up their groups; the model cannot be trained with this handle afterwards."""
+        for lane in self._lanes:
+            lane.leave()
+
+    def __reduce__(self) -> Any:
+        raise StateError("a handle cannot be copied or pickled; save handle.state_dict() and attach again.")
+
+    # What DDP asks.
+
+    def on_bucket(self, bucket: Any) -> Bucket:
+        """A future of the averaged bucket."""
+        if isinstance(bucket, tuple):
+            raise WorldError(
+                "thinwire does not work inside a graph of torch.compile with optimize_ddp='python_reducer';"
+                " leave torch._dynamo.config.optimize_ddp at its default."
+            )
+        buffer: Tensor = bucket.buffer()
+        if self.headroom:
+            return self._send_nothing(buffer, bucket.is_last())
+        in_backward = torch._C._current_graph_task_id() != -1  # not so for a rank that has joined
+        if bucket.index() == 0:
+            self._begin_step(in_backward)
+        pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
+        pieces = [Piece(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
+        lane = self._lanes[int(bucket.index()) % len(self._lanes)]
+        on_failure = buffer if in_backward else None
+        self._pending.append(lane.queue(lambda world: self._average(pieces, world, buffer), buffer, on_failure))
+        return self._last(lane, buffer, on_failure) if bucket.is_last() else self._pending[-1]
+
+    def _begin_step(self, in_backward: bool) -> None:
+        self._pending = []
+        if self._scaler is not None:
+            self.engine.rescale(float(self._scaler.get_scale()))
+        if in_backward:
+            # A future that fails crosses C++ as "Unable to cast ... to Tensor". A callback at the end of backward
+            # raises the error itself; it queues another one, which runs behind DDP's own.
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: engine.queue_callback(self._raise_failure))
+
+    def _raise_failure(self) -> None:
+        reason = next((lane.broken for lane in self._lanes if lane.broken is not None), None)
+        if reason is not None:
+            raise WorldError(str(reason)) from reason
+
+    def _average(self, pieces: list[Piece], world: Distributed, buffer: Tensor) -> Tensor:
+        try:
+            self.engine.average(pieces, world, buffer)
+        except Exception as reason:
+            names = ", ".join(p.name for p in pieces[:4]) + (", ..." if len(pieces) > 4 else "")
+            where = f"[rank {world.rank}, step {self.engine.step}, averaging {names}]"
+            raise WorldError(f"{_sentence(reason)} {where}") from reason
+        if self._checks():
+            data = buffer.detach().cpu().contiguous().view(torch.uint8).numpy()
+            with self.engine.meter.lock:  # buckets of all lanes meet here
+                self._fingerprint ^= zlib.crc32(data.data)
+        return buffer
+
+    def _last(self, lane: Lane, buffer: Tensor, on_failure: Tensor | None) -> Bucket:
+        """End the step behind all of its buckets; the last one's lane waits for the others."""
+        ready, buckets, self._pending = time.perf_counter(), self._pending, []
+
+        def finish(world: Distributed) -> Tensor:
+            for future in buckets:
+                future.wait()
+            self._raise_failure()
+            if self._checks():
+                self._compare_results(world)
+            self._end_step(time.perf_counter() - ready)
+            return buffer
+
+        return lane.queue(finish, buffer, on_failure)
+
+    def _send_nothing(self, buffer: Tensor, last: bool) -> Bucket:
+        done: Bucket = torch.futures.Future()
+        done.set_result(buffer)
+        if last:
+            self._end_step(0.0)
+        return done
+
+    def _end_step(self, exposed: float) -> None:
+        metrics = self.engine.end_step(self._world.ranks, exposed)
+        for callback in self.on_step:
+            callback(metrics)
+
+    def _checks(self) -> bool:
+        return self.check > 0 and self.engine.step % self.check == 0
+
+    def _compare_results(self, world: Distributed) -> None:
+        mine, self._fingerprint = self._fingerprint, 0
+        everyone: list[Any] = [None] * world.ranks
+        dist.all_gather_object(everyone, mine, group=world.group)
+        wrong = [str(rank) for rank in range(world.ranks) if everyone[rank] != everyone[0]]
+        if wrong:
+            raise WorldError(
+                f"rank {world.rank}: at step {self.engine.step} the averaged gradients of rank {', '.join(wrong)}"
+                " differ from those of rank 0; look for a faulty machine, or different versions of libraries."
+            )
+
+    def _agree(self, lanes: int) -> None:
+        engine = self.engine
+        check_agreement(
+            self._world,
+            {
+                "the thinwire version": __version__,
+                "the plan": str(engine.plan),
+                "the parameters": [(name, tuple(p.shape), str(p.dtype)) for name, p in self._layout],
+                "the seed": engine.seed,
+                "start": engine.start,
+                "check": self.check,
+                "headroom": self.headroom,
+                "the number of lanes": lanes,
+                "having a scaler": engine.skips,
+                "the number of process groups": group_count(self._world.group),
+            },
+        )
+
+    def _say_if_idle(self) -> None:
+        rules = self.engine.plan.rules
+        asked_for_none = bool(rules) and not any(rule.codec.working for rule in rules)
+        if self.engine.compressed_share() == 0 and not asked_for_none and not self.headroom:
+            reasons = sorted({d.why for d in self.plan}) or ["the model has no parameter to train"]
+            warnings.warn(
+                f"thinwire will compress nothing: no parameter fits the plan {self.engine.plan}"
+                f" ({'; '.join(reasons)}). handle.plan lists every parameter.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _sentence(reason: Exception) -> str:
+    return str(reason) if isinstance(reason, ThinwireError) else f"{type(reason).__name__}: {reason}"

@@ -1,0 +1,182 @@
+"""Plans: what is decided and why, every form they can have, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thinwire import Codec, CodecError, Plan, Rule
+from thinwire.core.plan import SMALL
+from thinwire.stages.quantise import QSGD
+
+RULES = {"*.bias": "none", "fc.*": "nuqsgd(bits=4)", "*": "topk(density=0.01)"}
+
+
+def codecs(plan: Plan, *names: str, shape: tuple[int, ...] = (64, 64)) -> list[str]:
+    return [str(plan.decide(name, shape).codec) for name in names]
+
+
+def test_the_first_matching_rule_decides() -> None:
+    plan = Plan.parse(RULES)
+    assert codecs(plan, "fc.weight", "fc.bias", "conv.weight") == ["nuqsgd(bits=4)", "none", "topk(density=0.01)"]
+    assert plan.decide("fc.weight", (64, 64)).why == "rule 'fc.*'"
+
+
+def test_what_no_rule_matches_travels_as_it_is() -> None:
+    decision = Plan.parse({"fc.*": "qsgd"}).decide("conv.weight", (64, 64))
+    assert (decision.codec, decision.why, decision.numel) == (Codec(), "no rule matches", 4096)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "why"),
+    [
+        ((4096,), torch.float32, "one-dimensional"),
+        ((), torch.float32, "one-dimensional"),
+        ((31, 33), torch.float32, f"small (1023 < {SMALL})"),
+        ((64, 64), torch.int64, "torch.int64 is not a floating-point type"),
+    ],
+)
+def test_vectors_small_tensors_and_integers_are_exempt(shape: tuple[int, ...], dtype: torch.dtype, why: str) -> None:
+    decision = Plan.parse("qsgd").decide("x", shape, dtype)
+    assert (decision.codec, decision.why) == (Codec(), why)
+
+
+def test_exemptions_can_be_waived() -> None:
+    plan = Plan.parse([{"codec": "qsgd", "small": True}])
+    assert plan.decide("x", (3,)).codec.working
+    assert not plan.decide("x", (3,), torch.int32).codec.working
+
+
+def test_conditions_must_all_hold() -> None:
+    plan = Plan.parse(
+        [
+            {"match": "a*", "codec": "fp16", "dim": 4},
+            {"match": "a*", "codec": "bf16", "min_numel": 5000, "max_numel": 6000},
+            {"match": "a*", "codec": "sign", "dtype": "bfloat16"},
+            "qsgd",
+        ]
+    )
+    got = [
+        str(plan.decide(name, shape, dtype).codec).split("(")[0]
+        for name, shape, dtype in [
+            ("a", (8, 8, 8, 8), torch.float32),
+            ("a", (100, 50), torch.float32),
+            ("a", (100, 60), torch.float32),
+            ("a", (100, 61), torch.float32),
+            ("a", (64, 64), torch.bfloat16),
+            ("b", (8, 8, 8, 8), torch.float32),
+        ]
+    ]
+    assert got == ["fp16", "bf16", "bf16", "qsgd", "sign", "qsgd"]
+
+
+def test_every_form_of_one_codec_is_the_same_plan() -> None:
+    expected = Plan((Rule(Codec.parse("qsgd(bits=4)")),))
+    same: list[Any] = [
+        "qsgd(bits=4)",
+        QSGD(bits=4),
+        Codec.parse("qsgd(bits=4)"),
+        ["qsgd(bits=4)"],
+        {"*": "qsgd(bits=4)"},
+    ]
+    for form in [*same, {"rules": same[3]}, expected, str(expected), json.dumps({"*": "qsgd(bits=4)"})]:
+        assert Plan.parse(form) == expected
+    assert Rule("qsgd(bits=4)") == expected.rules[0]  # type: ignore[arg-type]
+
+
+YAML = """
+rules:
+  - {match: "*.bias", codec: none}
+  - {match: "fc.*", codec: nuqsgd(bits=4)}
+  - {match: "*", codec: topk(density=0.01)}
+"""
+TOML = """
+"*.bias" = "none"
+"fc.*" = "nuqsgd(bits=4)"
+"*" = {codec = "topk(density=0.01)"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("p.yaml", YAML), ("p.yml", YAML), ("p.json", json.dumps(RULES)), ("p.toml", TOML)]
+)
+def test_files(name: str, text: str, tmp_path: Path) -> None:
+    if name.endswith("toml"):
+        pytest.importorskip("tomllib")
+    (tmp_path / name).write_text(text)
+    assert Plan.parse(tmp_path / name) == Plan.parse(str(tmp_path / name)) == Plan.parse(RULES)
+
+
+def test_a_mapping_in_a_toml_file_keeps_its_conditions(tmp_path: Path) -> None:
+    pytest.importorskip("tomllib")
+    (tmp_path / "p.toml").write_text('[[rules]]\nmatch = "fc.*"\ncodec = "sign"\ndim = 2\nsmall = true\n')
+    assert Plan.parse(tmp_path / "p.toml").rules == (Rule(Codec.parse("sign"), "fc.*", dim=2, small=True),)
+
+
+rules = st.builds(
+    Rule,
+    st.sampled_from(["none", "sign", "topk(density=0.01) | qsgd(bits=4)"]),
+    st.text(alphabet="abc.*?[]\"'é", min_size=1).filter(lambda text: text != "*"),
+    dim=st.none() | st.integers(0, 5),
+    min_numel=st.none() | st.integers(0, 99),
+    max_numel=st.none() | st.integers(0, 99),
+    dtype=st.none() | st.sampled_from(["float32", "bfloat16"]),
+    small=st.booleans(),
+)
+
+
+@given(st.lists(rules, max_size=4))
+def test_printed_plans_read_back(made: list[Rule]) -> None:
+    plan = Plan(tuple(made))
+    assert Plan.parse(str(plan)) == plan
+    assert Plan.parse(plan.to_dict()) == plan
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (3, "a plan is a codec, a mapping of patterns to codecs, or a file; got int."),
+        (None, "got NoneType"),
+        ({"*": 3}, "a codec is a text, a stage or a Codec; got int"),
+        ({"*": "qsdg"}, "there is no stage or preset 'qsdg'"),
+        ({3: "qsgd"}, "match must be a pattern of parameter names, as text; got 3"),
+        ([{"codec": "qsgd", "layer": "x"}], "a rule has no 'layer'; it takes match, codec, dim, min_numel"),
+        ([{"match": "x"}], "the rule {'match': 'x'} names no codec; add codec: none"),
+        ([{"codec": "qsgd", "dim": -1}], "dim must be a whole number of at least 0 in a rule; got -1"),
+        ([{"codec": "qsgd", "dim": True}], "dim must be a whole number of at least 0 in a rule; got True"),
+        ([{"codec": "qsgd", "min_numel": "1k"}], "min_numel must be a whole number of at least 0 in a rule; got '1k'"),
+        ([{"codec": "qsgd", "dtype": "fp33"}], "dtype must name a type of torch, such as float32; got 'fp33'"),
+        ([{"codec": "qsgd", "small": "yes"}], "small must be true or false in a rule; got 'yes'"),
+        ({"*": "qsgd", "fc.*": "sign"}, "rule 'fc.*' can never apply: rule '*' before it matches everything"),
+        ('{"*": ', "this text is neither a codec nor a printed plan"),
+        ("nowhere.yaml", "cannot read the plan nowhere.yaml: No such file"),
+    ],
+)
+def test_bad_plans_say_what_is_wrong(what: Any, message: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        Plan.parse(what)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "text"), [("p.yaml", "a: [b"), ("p.json", "{"), ("p.toml", "= 3")])
+def test_files_that_are_not_what_they_seem(name: str, text: str, tmp_path: Path) -> None:
+    if name.endswith("toml"):
+        pytest.importorskip("tomllib")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CodecError, match=f"{name} is not valid {name.split('.')[1]}: "):
+        Plan.parse(tmp_path / name)
+
+
+def test_decisions_of_a_model() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 2))
+    decided = Plan.parse("qsgd(bits=4)").decisions(model.named_parameters())
+    assert [(d.name, str(d.codec), d.why) for d in decided] == [
+        ("0.weight", "qsgd(bits=4)", "rule '*'"),
+        ("0.bias", "none", "one-dimensional"),
+        ("1.weight", "none", "small (128 < 1024)"),
+        ("1.bias", "none", "one-dimensional"),
+    ]

@@ -1,0 +1,207 @@
+"""What cannot work says so in a sentence, on every rank, and nothing hangs or stays behind."""
+
+import gc
+import pickle
+import threading
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel.distributed import _MixedPrecision
+
+import thinwire
+from tests.ddp.cases import case, ddp, flat, loss_of, net, raised, train
+from thinwire import StateError, WorldError
+
+
+@case(2)
+def hook_slots_that_are_taken_are_refused(rank: int, ranks: int, folder: Path) -> None:
+    model = ddp(net())
+    thinwire.attach(model, "qsgd").close()
+    with pytest.raises(WorldError, match=r"already taken by thinwire_hook.*call handle\.use\(\.\.\.\) on the handle"):
+        thinwire.attach(model, "qsgd")
+    hooked = ddp(net())
+    hooked.register_comm_hook(None, allreduce_hook)
+    with pytest.raises(WorldError, match=r"already taken by allreduce_hook.*build the DDP model without it"):
+        thinwire.attach(hooked, "qsgd")
+    mixed = ddp(net(), mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16))
+    with pytest.raises(WorldError, match=r"already taken by mixed_precision=.*torch\.autocast"):
+        thinwire.attach(mixed, "qsgd")
+
+
+@case(2)
+def models_that_cannot_work_are_refused(rank: int, ranks: int, folder: Path) -> None:
+    with pytest.raises(WorldError, match=r"attach needs a DistributedDataParallel model; got Net\. Wrap it first"):
+        thinwire.attach(net(), "qsgd")  # type: ignore[arg-type]
+    with pytest.raises(WorldError, match=r"got OptimizedModule\. Attach before torch\.compile\(ddp_model\)"):
+        thinwire.attach(torch.compile(ddp(net()), backend="eager"), "qsgd")  # type: ignore[arg-type]
+    sparse = ddp(nn.Sequential(nn.Embedding(64, 32, sparse=True)))
+    with pytest.raises(WorldError, match="0 has sparse gradients, which thinwire cannot send; use sparse=False"):
+        thinwire.attach(sparse, "qsgd")
+    for option in ("start", "check", "lanes"):
+        with pytest.raises(thinwire.CodecError, match=f"{option} must be at least"):
+            thinwire.attach(ddp(net()), "qsgd", **{option: -1})  # type: ignore[arg-type]
+    with pytest.raises(thinwire.CodecError, match="known are"):
+        thinwire.attach(ddp(net()), "qsdg")
+
+
+@case(2)
+def nothing_to_compress_is_said_loudly(rank: int, ranks: int, folder: Path) -> None:
+    small = ddp(nn.Linear(8, 8))
+    with pytest.warns(RuntimeWarning, match=r"will compress nothing.*plan qsgd.*one-dimensional; small \(64 < 1024\)"):
+        handle = thinwire.attach(small, "qsgd")
+    with pytest.warns(RuntimeWarning, match="no rule matches"):
+        handle.use({"fc.*": "qsgd"})
+    handle.use("none")  # asked for: no warning
+    handle.close()
+    with pytest.warns(RuntimeWarning, match="no rule matches") as caught:
+        thinwire.attach(ddp(net()), {}).close()
+    assert caught[0].filename == __file__
+
+
+@case(2, 3)
+def ranks_that_differ_are_named(rank: int, ranks: int, folder: Path) -> None:
+    last = rank == ranks - 1
+    odd: list[tuple[dict[str, Any], str]] = [
+        ({"plan": "sign" if last else "qsgd"}, "the ranks disagree on the plan: rank 0 has 'qsgd"),
+        ({"seed": 7 if last else 8}, f"the ranks disagree on the seed: rank 0 has 8, rank {ranks - 1} has 7;"),
+        ({"start": 3 if last else 0}, "the ranks disagree on start"),
+        ({"check": 3 if last else 0}, "the ranks disagree on check"),
+        ({"headroom": last}, "the ranks disagree on headroom"),
+        ({"lanes": 3 if last else 1}, "the ranks disagree on the number of lanes"),
+    ]
+    for options, message in odd:
+        assert message in raised(partial(thinwire.attach, ddp(net()), **{"plan": "qsgd", **options}))
+    if ranks == 3:
+        message = raised(lambda: thinwire.attach(ddp(net()), "qsgd", seed=0 if rank == 0 else 1))
+        assert "rank 0 has 0, ranks 1, 2 have 1; start all ranks with the same code" in message
+    module = nn.Sequential(nn.Linear(32, 40))
+    if last:
+        module.add_module("other", module[0])
+        del module._modules["0"]
+    message = raised(lambda: thinwire.attach(ddp(module), "qsgd"))
+    assert "the ranks disagree on the parameters: rank 0 has ('0.weight', (40, 32), 'torch.float32')" in message
+    state = thinwire.GradientState(seed=rank)
+    own = net()
+    loss_of(own, rank, 0).backward()
+    assert "disagree on the seed" in raised(lambda: thinwire.average_gradients(own, "qsgd", state))
+
+
+@case(2, 3)
+def a_rank_with_other_results_is_found(rank: int, ranks: int, folder: Path) -> None:
+    model = ddp(net(), bucket_cap_mb=0.01)
+    handle = thinwire.attach(model, "qsgd(bits=4)", check=2)
+    right = handle.engine.average
+
+    def wrong(pieces: Any, world: Any, whole: Any = None) -> None:
+        right(pieces, world, whole)
+        if handle.step >= 3 and rank == 1 and pieces[0].name == "first.bias":
+            pieces[0].gradient[0] += 1e-3
+
+    handle.engine.average = wrong  # type: ignore[method-assign]
+    train(model, rank, range(4))  # step 3 is not looked at
+    message = raised(lambda: train(model, rank, range(4, 5)))
+    assert f"rank {rank}: at step 4 the averaged gradients of rank 1 differ from those of rank 0" in message
+    handle.close()
+
+
+@case(2)
+def errors_of_the_lane_surface_in_backward(rank: int, ranks: int, folder: Path) -> None:
+    model = ddp(net(), bucket_cap_mb=0.01)
+    handle = thinwire.attach(model, "qsgd(bits=4)")
+    train(model, rank, range(2))
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("of a kernel")
+
+    handle.engine.average = broken  # type: ignore[method-assign, assignment]
+    before = flat(model)
+    with pytest.raises(WorldError) as caught:
+        loss_of(model, rank, 2).backward()
+    assert str(caught.value).startswith(f"ZeroDivisionError: of a kernel [rank {rank}, step 2, averaging ")
+    assert "last.weight" in str(caught.value)
+    assert caught.value.__cause__ is not None
+    assert torch.equal(flat(model), before)
+    handle.close()
+
+
+@case(2)
+def a_silent_peer_is_an_error_after_the_time_out(rank: int, ranks: int, folder: Path) -> None:
+    """One rank fails by itself; the other waits no longer than it was told to."""
+    model = ddp(net(), bucket_cap_mb=0.01)
+    handle = thinwire.attach(model, "qsgd(bits=4)", timeout=timedelta(seconds=2))
+    train(model, rank, range(2))
+    if rank == 1:
+        handle.engine.average = lambda *_: (_ for _ in ()).throw(MemoryError("here"))  # type: ignore[method-assign]
+    began = time.monotonic()
+    message = raised(lambda: loss_of(model, rank, 2).backward())
+    assert time.monotonic() - began < 15
+    if rank == 1:
+        assert "MemoryError: here [rank 1, step 2, averaging " in message
+    else:
+        assert "rank 0 of 2: " in message
+        assert "failed; a peer may have died or left" in message
+        assert "step 2, averaging" in message
+    handle.close()
+
+
+@case(2)
+def the_time_out_of_the_model_is_kept(rank: int, ranks: int, folder: Path) -> None:
+    group = torch.distributed.new_group([0, 1], timeout=timedelta(seconds=77))
+    handle = thinwire.attach(ddp(net(), process_group=group), "qsgd")
+    own = handle._lanes[0].world.group
+    assert own is not None
+    assert own._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=77)
+    handle.close()
+
+
+def lanes_alive() -> int:
+    return sum(thread.name == "thinwire" for thread in threading.enumerate())
+
+
+@case(2)
+def no_thread_stays_behind(rank: int, ranks: int, folder: Path) -> None:
+    gc.collect()
+    time.sleep(0.1)
+    before, groups = lanes_alive(), len(torch.distributed.distributed_c10d._world.pg_map)
+    model = ddp(net())
+    handle = thinwire.attach(model, "qsgd")
+    train(model, rank, range(2))
+    assert lanes_alive() == before + 2
+    handle.close()
+    assert lanes_alive() == before
+    assert len(torch.distributed.distributed_c10d._world.pg_map) == groups
+    loss = loss_of(model, rank, 0)
+    assert "this thinwire handle is closed; attach to a new DDP model" in raised(loss.backward)
+    handle.close()  # closing twice is no harm
+    model = ddp(net())
+    handle = thinwire.attach(model, "qsgd")
+    train(model, rank, range(2))
+    del model, handle, loss
+    gc.collect()
+    limit = time.monotonic() + 5
+    while time.monotonic() < limit and lanes_alive() > before:
+        time.sleep(0.02)
+    assert lanes_alive() == before
+
+
+@case(2)
+def handles_are_not_pickled(rank: int, ranks: int, folder: Path) -> None:
+    handle = thinwire.attach(ddp(net()), "qsgd")
+    with pytest.raises(StateError, match=r"a handle cannot be copied or pickled; save handle\.state_dict\(\)"):
+        pickle.dumps(handle)
+    handle.close()
+
+
+@case(2)
+def a_compiled_reducer_is_refused(rank: int, ranks: int, folder: Path) -> None:
+    handle = thinwire.attach(ddp(net()), "qsgd")
+    with pytest.raises(WorldError, match=r"leave torch\._dynamo\.config\.optimize_ddp at its default"):
+        handle.on_bucket((torch.zeros(2), torch.zeros(2)))
+    handle.close()

@@ -1,0 +1,142 @@
+"""Figures of a step, memory, and the mode that sends nothing."""
+
+import gc
+import resource
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import thinwire
+from tests.ddp.cases import case, ddp, flat, net, train
+from thinwire import Codec
+
+FIXED = ["none", "qsgd(bits=4)", "sign", "bf16", "integers(bits=8)", "rangefloat(bits=8)"]
+
+
+@case(2, 3)
+def bytes_are_those_that_codecs_announce(rank: int, ranks: int, folder: Path) -> None:
+    for chain in FIXED:
+        model = ddp(net(), bucket_cap_mb=0.01)
+        handle = thinwire.attach(model, chain)
+        for steps in (range(1), range(1, 3)):  # before and after the buckets are rebuilt
+            train(model, rank, steps)
+            figures = handle.metrics()
+            coded = sum(int(d.codec.wire_bytes(d.shape, ranks)) for d in handle.plan if d.codec.working)
+            groups = figures["codecs"]
+            if coded:
+                assert groups[str(Codec.parse(chain))]["bytes_sent"] == coded
+                plain = sum(Codec().wire_bytes(d.numel, ranks) for d in handle.plan if not d.codec.working)
+                assert groups["none"]["bytes_sent"] == plain
+            assert sum(group["bytes_sent"] for group in groups.values()) == figures["bytes_sent"]
+            assert sum(group["bytes_received"] for group in groups.values()) == figures["bytes_received"]
+            assert figures["bytes_received"] == figures["bytes_sent"]  # all ranks send alike
+            assert sum(group["elements"] for group in groups.values()) == flat(model).numel() == figures["elements"]
+            assert sum(group["parameters"] for group in groups.values()) == 6 == figures["parameters"]
+        handle.close()
+
+
+@case(2)
+def ratios_errors_rounds_and_times(rank: int, ranks: int, folder: Path) -> None:
+    model = ddp(net(), bucket_cap_mb=0.01)
+    handle = thinwire.attach(model, "topk(density=0.05)", measure_every=2)
+    assert handle.metrics() == {}
+    seen: list[dict[str, Any]] = []
+    handle.on_step.append(seen.append)
+    train(model, rank, range(6))
+    assert [figures["step"] for figures in seen] == list(range(6))
+    assert seen[-1] is handle.metrics()
+    for figures in seen:
+        coded = figures["codecs"]["topk(density=0.05)"]
+        assert ("relative_error" in coded) == (figures["step"] % 2 == 0)
+        assert 19 < coded["element_ratio"] <= 20
+        assert 1 < figures["element_ratio"] < 20
+        assert figures["wire_ratio"] > 2
+        assert figures["rounds"] >= 2
+        times = [figures[f"{name}_seconds"] for name in ("encode", "communicate", "decode")]
+        assert all(seconds > 0 for seconds in times)
+        assert figures["exposed_seconds"] >= 0
+        shared = sum(group["communicate_seconds"] for group in figures["codecs"].values())
+        assert abs(shared - figures["communicate_seconds"]) < 1e-9
+    assert 0.1 < seen[0]["codecs"]["topk(density=0.05)"]["relative_error"] < 1
+    handle.close()
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.written: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.written.append((tag, value, step))
+
+
+@case(2)
+def figures_are_logged_and_shown(rank: int, ranks: int, folder: Path) -> None:
+    from rich.console import Console
+
+    model = ddp(net())
+    handle = thinwire.attach(model, {"first.*": "sign", "*": "qsgd(bits=4)"})
+    console = Console(width=160, record=True, file=StringIO())
+    console.print(handle.report())
+    assert "no step yet" in console.export_text()
+    writer = Writer()
+    handle.log_to(writer, "comm")
+    train(model, rank, range(2))
+    tags = {tag for tag, _, step in writer.written if step == 1}
+    assert {"comm/bytes_sent", "comm/wire_ratio", "comm/exposed_seconds", "comm/rounds"} <= tags
+    assert ("comm/bytes_sent", float(handle.metrics()["bytes_sent"]), 1) in writer.written
+    console.print(handle.report())
+    shown = console.export_text()
+    assert "thinwire after 2 steps" in shown
+    for words in ("sign", "qsgd(bits=4)", "none", "relative error", f"{handle.metrics()['bytes_sent']:,} bytes"):
+        assert words in shown
+    handle.close()
+
+
+@case(2)
+def headroom_sends_nothing(rank: int, ranks: int, folder: Path) -> None:
+    model, alone = ddp(net()), net()
+    handle = thinwire.attach(model, "qsgd", headroom=True)
+    seen: list[int] = []
+    handle.on_step.append(lambda figures: seen.append(figures["bytes_sent"]))
+    train(model, rank, range(3))
+    train(alone, rank, range(3))
+    assert torch.equal(flat(model), flat(alone))  # every rank for itself
+    assert seen == [0, 0, 0]
+    assert handle.step == 3
+    handle.close()
+
+
+@case(2)
+def feedback_is_one_copy_of_the_gradients(rank: int, ranks: int, folder: Path) -> None:
+    compressed = 64 * 32 + 64 * 48
+    for chain, width in (("topk(density=0.05)", 4), ("feedback(keep=bf16) | topk(density=0.05)", 2), ("qsgd", 0)):
+        model = ddp(net())
+        handle = thinwire.attach(model, chain)
+        train(model, rank, range(3))
+        held = [slot.residual for slot in handle.engine.slots.values() if slot.residual is not None]
+        assert sum(t.numel() * t.element_size() for t in held) == compressed * width
+        handle.close()
+
+
+def grown(steps: int, rank: int) -> tuple[int, int]:
+    """Objects and bytes by which the process grew in the later half of so many steps."""
+    model = ddp(net(), bucket_cap_mb=0.01)
+    plan = {"first.*": "topk(density=0.05) | rangefloat(bits=8) | huffman", "*": "sign"}
+    handle = thinwire.attach(model, plan, check=10)
+    optimizer = train(model, rank, range(steps // 2))
+    gc.collect()
+    objects, peak = len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    train(model, rank, range(steps // 2, steps), optimizer)
+    gc.collect()
+    grown = len(gc.get_objects()) - objects
+    handle.close()
+    return grown, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak)
+
+
+@case(2)
+def memory_does_not_grow(rank: int, ranks: int, folder: Path) -> None:
+    objects, process = grown(200, rank)
+    assert objects < 50
+    assert process < 4 * 1024 * 1024
