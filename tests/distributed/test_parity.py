@@ -1,6 +1,7 @@
 """The simulated world and real processes over Gloo give the same results from the same code.
 
-Compared bit for bit, except chains that use the backend's own all-reduce (summed, and powersgd to agree), where only
+Compared bit for bit, except chains that use the backend's own all-reduce (summed, powersgd to agree, and pca before it
+is ready), where only
 the order of summation may differ.
 """
 
@@ -68,7 +69,7 @@ def test_processes_equal_the_simulation(ranks: int) -> None:
             means = [torch.from_numpy(real[rank][name][0]) for rank in range(ranks)]
             assert all(torch.equal(mean, means[0]) for mean in means), name
             assert [real[rank][name][1] for rank in range(ranks)] == outcome.sent, name
-            if (codec.additive and reduction is None) or "powersgd" in row:
+            if (codec.additive and reduction is None) or "powersgd" in row or "pca(" in row:
                 coarse = 2e-2 if "16" in row else 1e-5
                 assert torch.allclose(means[0], outcome.means[0], rtol=coarse, atol=coarse), name
             else:
