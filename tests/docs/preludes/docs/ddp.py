@@ -4,6 +4,7 @@
 """
 
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ import thinwire as thinwire
 
 warnings.filterwarnings("ignore", message=".*GradScaler.*")  # of a machine without an accelerator
 if not dist.is_initialized():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=Path("group").resolve().as_uri(), rank=0, world_size=1)
 rank, n = 0, 1
 net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 8))
 model = DistributedDataParallel(net)
