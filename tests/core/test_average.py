@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import thinwire
-from tests.contract.rows import gradients
+from tests.contract.rows import gradients, simulate
 from thinwire import Codec, CodecError, Slot, StateError
 from thinwire.core.average import Turn, average
 from thinwire.core.together import together
@@ -104,6 +104,32 @@ def test_a_changed_loss_scale_rescales_what_is_held() -> None:
 def test_saturated_values_are_counted() -> None:
     outcome = thinwire.simulate("rangefloat(bits=8, minimum=-1, maximum=1)", [torch.tensor([0.5, 3.0, -2.0, 0.0])])
     assert outcome.slots[0].notes["saturated"] == 2
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "sign",
+        "momentum(beta=0.9, masking=true) | topk(density=0.1)",
+        "pca(ratio=4, warmup=0, sample=2, reuse=9)",
+        "importance(density=0.1, momentum=0.9)",
+        "powersgd(rank=2)",
+        "fft(chunk=64) | sharedtopk(density=0.2)",
+        "alq(start=2)",
+    ],
+)
+def test_any_chain_can_be_delayed(chain: str) -> None:
+    """The first steps are the plain mean (of the velocity, with momentum in the chain); then the chain begins."""
+    slots, plain = None, 0
+    for step in range(9):
+        given = gradients(3, (64, 24), seed=step)
+        outcome = simulate(f"delay(steps=5) | {chain}", given, slots=slots, step=step)
+        slots = outcome.slots
+        if step < 5:
+            assert outcome.sent == [2 * 2 * 512 * 4] * 3
+            plain += torch.allclose(outcome.means[0], torch.stack(given).mean(0), atol=1e-5)
+    assert plain == (1 if "momentum" in chain else 5)
+    assert outcome.sent[0] < 2 * 2 * 512 * 4
 
 
 def test_together_gives_each_segment_its_own_result_in_fewer_rounds() -> None:

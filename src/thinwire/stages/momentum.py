@@ -66,7 +66,7 @@ class Momentum(Stage):
     def observe(self, mean: Tensor, scene: Scene) -> None:
         """Keep the velocity, but not where this rank's contribution is in the result."""
         velocity = scene.stash["velocity"]
-        if self.masking:
+        if self.masking and "given" in scene.stash:  # before its delay is over, a chain sends everything
             # the owner of a shard books as its own what a second encoding drops: that did not arrive
             arrived = (scene.stash["sent"] != 0) & (mean != 0)
             waiting = (scene.stash["given"] != 0) & ~arrived

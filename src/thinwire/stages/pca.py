@@ -130,8 +130,8 @@ class PCA(Stage):
 
     def observe(self, mean: Tensor, scene: Scene) -> None:
         layout, state, step = self.layout(scene.spec), scene.state, _step(scene)
-        if layout is None:
-            return
+        if layout is None or (state["phase"] == _COMPRESS and scene.context is None):
+            return  # too small, or ready in a chain whose delay is not over
         if not state["begun"]:
             state["begun"] = 1
             state["left"] += self._turn(scene) % (1 + min(_MOST_STAGGER, self.warmup // 4))

@@ -1,0 +1,12 @@
+"""What README takes for granted: a process group (of one process), a DDP model, and tensors to average."""
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+if not dist.is_initialized():
+    dist.init_process_group("gloo", init_method=Path("group").resolve().as_uri(), rank=0, world_size=1)
+ddp_model = DistributedDataParallel(torch.nn.Linear(64, 64))
+gradient, step = torch.randn(64, 64), 0
