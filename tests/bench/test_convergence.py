@@ -1,0 +1,44 @@
+"""Training through every system ends where training without compression does.
+
+The long version holds the accuracies that are promised; the short one sees that every system learns at all, and about
+as fast as none. Seeds are fixed.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from thinwire.bench.convergence import CODECS, RANKS, measure, read_runs, summary
+from thinwire.recipes.compressed import CompressedAverage
+from thinwire.recipes.recipe import RECIPES, load_data
+from thinwire.recipes.simulated import train_simulated
+
+SHORT = replace(RECIPES["fashion-tiny"], steps=40, batch=16, test_limit=200)
+
+
+def final_loss(text: str) -> float:
+    """The mean loss of the last 10 of 40 steps."""
+    recipe = replace(SHORT, momentum=0.0 if "momentum=" in text else SHORT.momentum)
+    run = train_simulated(recipe, RANKS, CompressedAverage(text, RANKS), data=load_data(recipe))
+    return sum(run.losses[-10:]) / 10
+
+
+@pytest.mark.timeout(300)
+def test_every_system_learns_in_a_few_steps() -> None:
+    plain = final_loss("none")
+    assert plain < 1.3  # it starts at log(10) = 2.3
+    for text in ("qsgd", "nuqsgd", "gradiveq(warmup=10, sample=8)", "fftsgd(momentum=0.9)", "powersgd(rank=4)"):
+        assert final_loss(text) < plain + 0.35, text
+    assert final_loss("iwp(density=1/16, warmup=30, momentum=0.9)") < plain + 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+def test_accuracies_are_those_promised(tmp_path: Path) -> None:
+    measure(list(CODECS), [0, 1, 2], 1000, tmp_path / "runs.json")
+    rows = summary(read_runs(tmp_path / "runs.json"))
+    assert len(rows) == len(CODECS)
+    for row in rows:
+        if row["points_allowed"] is not None:
+            assert row["points_lost"] <= row["points_allowed"], row
