@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from thinwire.bench.claims_errors import FFT, RIVALS, SHORT_TOPK, Point, Rivalry, at_bits
 from thinwire.bench.claims_findings import Claim, Figures, Finding, percent, short, verdict
 
-BITS = (0.5, 1.0, 2.0, 4.0)
+BITS = (0.5, 1.1, 2.1, 4.1)  # a scale for each bucket of 512 takes 1/16 bit
+PAPERS_RIVALS = [name for name in RIVALS if name not in (FFT, SHORT_TOPK)]
 
 
 def error_finding(found: Mapping[str, Mapping[str, Sequence[Point]]], rivals: Sequence[Rivalry]) -> Finding:
@@ -28,6 +29,8 @@ def error_finding(found: Mapping[str, Mapping[str, Sequence[Point]]], rivals: Se
     caption = "Energy lost by the FFT chain at theta = 0.85 and 10 bits, and by others at as many bytes"
     finding.figures.append(Figures(f"{caption} (2-bit codecs: at their own, slightly more)", header, rows))
     finding.losses += _losses(rivals)
+    for recording, curves in found.items():
+        finding.losses += _codec_losses(recording, curves)
     return finding
 
 
@@ -48,13 +51,14 @@ def _fft_claim(rivals: Sequence[Rivalry]) -> Claim:
         )
         for r in networks
     )  # fmt: skip
-    won = sum(r.wins for r in tensors)
+    won, won_all = (sum(r.wins(names) for r in tensors) for names in (PAPERS_RIVALS, RIVALS))
     return Claim(
         "FFT",
         "lower approximation error than top-k, QSGD and TernGrad at the same bytes",
         "yes (theta = 0.85)",
-        f"energy lost at theta = 0.85: {measured}. It loses least on {won} of {len(tensors)} tensors",
-        verdict([r.wins for r in networks + tensors]),
+        f"energy lost at theta = 0.85: {measured}. It loses less than top-k, QSGD and TernGrad on {won} of"
+        f" {len(tensors)} tensors; less than top-k with the same 10-bit numbers, too, on {won_all}",
+        verdict([r.wins(PAPERS_RIVALS) for r in networks + tensors]),
     )
 
 
@@ -72,7 +76,33 @@ def _losses(rivals: Sequence[Rivalry]) -> list[str]:
     beaten = [r for r in tensors if (r.lost[FFT] or 0) > (r.lost[SHORT_TOPK] or 0)]
     if beaten:
         sentences.append(
-            f"The FFT loses to plain top-k with the same 10-bit numbers on {len(beaten)} of {len(tensors)} tensors:"
-            " their numbers have no spectrum that stands out in the order in which they lie in memory."
+            f"The FFT loses to plain top-k with the same 10-bit numbers on {len(beaten)} of {len(tensors)} tensors. It"
+            " helps where neighbours in memory belong together, as in kernels of 3 x 3; not in matrices without such an"
+            " order, nor where the energy lies in few numbers already, as in embeddings."
+        )
+    return sentences
+
+
+def _codec_losses(recording: str, curves: Mapping[str, Sequence[Point]]) -> list[str]:
+    """What every codec's curve shows, beyond the papers."""
+    sentences = []
+    exponential = curves["nuqsgd"]
+    if exponential[-1].lost > exponential[1].lost / 2:
+        sentences.append(
+            f"{recording}: beyond 4 bits, exponential levels gain next to nothing: `nuqsgd` loses"
+            f" {percent(exponential[1].lost)} at 4 bits and {percent(exponential[-1].lost)} at 6, `qsgd`"
+            f" {percent(curves['qsgd'][-2].lost)} at 6."
+        )
+    if curves["qsgd"][0].lost > 1:
+        sentences.append(
+            f"{recording}: unbiased codecs of 2 bits err by more than the gradient itself: `qsgd(bits=2)` by"
+            f" {percent(curves['qsgd'][0].lost)} of its energy; biased `sign` loses {percent(curves['sign'][0].lost)}"
+            " in half the bytes."
+        )
+    learnt, product = at_bits(curves["pca"], 2.1), at_bits(curves["powersgd"], 2.1)
+    if learnt is not None and product is not None and learnt > product:
+        sentences.append(
+            f"{recording}: at 2.1 bits `pca` loses {percent(learnt)}; `powersgd`, which follows every step, loses"
+            f" {percent(product)} (at the price of a second round)."
         )
     return sentences

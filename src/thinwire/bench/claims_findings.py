@@ -45,7 +45,9 @@ def verdict(holds: Sequence[bool]) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share < 0.995 else f"{100 * share:.0f} %"
+    """One decimal place, but no empty zeros and no false precision."""
+    form = ".1g" if share < 0.0005 else ".1f" if share < 0.995 else ".0f"
+    return f"{100 * share:{form}} %"
 
 
 def short(value: float) -> str:

@@ -138,7 +138,7 @@ class Sweep:
 
     title: str
     ratio: float
-    period: int  # F * D
+    period: int  # F * D; F in a matrix
     lengths: Sequence[int]
     lost: dict[str, list[float]]
 
@@ -146,7 +146,8 @@ class Sweep:
 def sweep_lengths(title: str, series: Tensor, ratio: float, lengths: Sequence[int]) -> Sweep:
     settled = series[WINDOW:]  # the very first steps are unlike all others
     table = {form: [energy_lost(settled, form, ratio, length) for length in lengths] for form in FORMS}
-    return Sweep(title, ratio, series.shape[1] * series.shape[2], lengths, table)
+    period = series.shape[1] * series.shape[2] if series.dim() > 3 else series.shape[1]
+    return Sweep(title, ratio, period, lengths, table)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ def order_finding(sweeps: Sequence[Sweep]) -> Finding:
     finding = Finding("order", "GradiVeQ: slice length and order of a layer's numbers", plot="order")
     finding.explanation = (
         "Share of the energy that a basis of 100 steps loses in the 20 steps behind them. Dotted lines mark multiples"
-        " of F·D (filters times input channels). All points of a panel send as many bytes."
+        " of F·D (filters times input channels), in a matrix of F. All points of a panel send as many coefficients, but"
+        " for the filling of the last slice."
     )
     first = sweeps[0]
     dips = {form: dip(first, form) for form in FORMS}

@@ -75,13 +75,14 @@ def draw_age(figure: Any, found: Sequence[Ages]) -> None:
 
 def draw_errors(figure: Any, found: Mapping[str, Mapping[str, Sequence[Point]]]) -> None:
     """A row for each recording: quantisers on the left, the rest on the right, on the same axes."""
-    grid = figure.subplots(len(found), 2, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(len(found), 2, sharex="col", sharey=True, squeeze=False)
     for row, (title, curves) in zip(grid, found.items(), strict=True):
         for panel, family in zip(row, (QUANTISERS, SELECTORS), strict=True):
             style = looks(list(family))
             for name in family:
                 points = [p for p in curves[name] if p.bits < 12]  # half floats would squeeze all others
-                panel.plot([p.bits for p in points], [100 * p.lost for p in points], **style[name])
+                if points:
+                    panel.plot([p.bits for p in points], [100 * p.lost for p in points], **style[name])
             panel.set(xscale="log", yscale="log", ylim=(0.01, 1000))
             panel.set_xticks([0.125, 0.25, 0.5, 1, 2, 4, 8], ["⅛", "¼", "½", "1", "2", "4", "8"])
             panel.minorticks_off()
@@ -103,7 +104,8 @@ def draw_variance(figure: Any, found: Sequence[Spread]) -> None:
             panel.plot([s.found[name] for s in shown], range(len(shown)), **look)
         panel.set_yticks(range(len(shown)), [s.data for s in shown])
         panel.set_title(f"{bits} bits, buckets of {bucket}", fontsize=9)
-        panel.set(xlabel="Relative variance", xscale="log")
+        panel.set(xlabel="Relative variance", xscale="log", xlim=(0.01, 20))
+        panel.minorticks_off()
     panels[0].invert_yaxis()
     _legend_below(figure, panels[0], 4)
 

@@ -18,8 +18,7 @@ CHAINS = {
     "importance, 1 mask node": f"importance(density={DENSITY}, mask_nodes=1)",
 }
 CHOICES = {
-    "magnitude of one rank": f"sharedtopk(density={DENSITY})",
-    "importance, guard 100": f"importance(density={DENSITY}, mask_nodes=1, guard=100)",
+    "magnitude (guard 1,000,000)": f"importance(density={DENSITY}, mask_nodes=1, guard=1e6)",
     "importance, guard 1 (default)": f"importance(density={DENSITY}, mask_nodes=1)",
     "importance, guard 0.01 (about the paper's bare ratio)": f"importance(density={DENSITY}, mask_nodes=1, guard=0.01)",
 }
