@@ -21,7 +21,7 @@ from thinwire.bench.claims_plots import (
     save_plots,
 )
 from thinwire.bench.claims_recording import Recording
-from thinwire.bench.claims_recovery import recovery, recovery_finding
+from thinwire.bench.claims_recovery import recoveries, recovery_finding
 from thinwire.bench.claims_support import support, support_finding
 from thinwire.bench.claims_variance import spreads, variance_finding
 from thinwire.bench.timing import circumstances
@@ -51,7 +51,7 @@ def measure_errors(recordings: Sequence[Recording]) -> Result:
 
 
 def measure_recovery(recordings: Sequence[Recording]) -> Result:
-    return recovery_finding(recovery()), None
+    return recovery_finding(recoveries()), None
 
 
 def measure_support(recordings: Sequence[Recording]) -> Result:

@@ -146,6 +146,12 @@ def rivalry(title: str, series: Mapping[str, Tensor]) -> Rivalry:
     return Rivalry(title, bits, lost)
 
 
+def shuffled(series: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same numbers of each tensor in another order, the same at every step: no neighbours are left."""
+    generator = torch.Generator().manual_seed(3)
+    return {name: s.flatten(1)[:, torch.randperm(s[0].numel(), generator=generator)] for name, s in series.items()}
+
+
 def rivalries(recordings: Sequence[Recording]) -> list[Rivalry]:
     """Every recorded tensor by itself, all of a network together, and made-up signals."""
     found = []
@@ -153,4 +159,5 @@ def rivalries(recordings: Sequence[Recording]) -> list[Rivalry]:
         found.append(rivalry(f"{recording.name}: all", recording.series))
         kind = recording.name.split()[0]
         found += [rivalry(f"{kind}: `{name}`", {name: steps}) for name, steps in recording.series.items()]
+    found.append(rivalry(f"{recordings[0].name}, numbers shuffled", shuffled(recordings[0].series)))
     return found + [rivalry(name, series) for name, series in made_up_signals().items()]

@@ -16,7 +16,7 @@ def error_finding(found: Mapping[str, Mapping[str, Sequence[Point]]], rivals: Se
         "Share of the energy of one gradient that one message loses, without error feedback, over the last steps of"
         " each recording. Chains that sum coefficients (`pca`, `powersgd`, `importance`, `integers`) count what they"
         " all-reduce; the basis that `pca` broadcasts now and then is not counted. `pca` learnt from the 60 steps"
-        " before. Single points: codecs without a choice of bits."
+        " before, at the end of a run, when the learning rate is near 0 and gradients change their space least. Single points: codecs without a choice of bits."
     )
     for recording, curves in found.items():
         rows = [[f"`{name}`", *(_cell(points, bits) for bits in BITS)] for name, points in curves.items()]
@@ -76,9 +76,8 @@ def _losses(rivals: Sequence[Rivalry]) -> list[str]:
     beaten = [r for r in tensors if (r.lost[FFT] or 0) > (r.lost[SHORT_TOPK] or 0)]
     if beaten:
         sentences.append(
-            f"The FFT loses to plain top-k with the same 10-bit numbers on {len(beaten)} of {len(tensors)} tensors. It"
-            " helps where neighbours in memory belong together, as in kernels of 3 x 3; not in matrices without such an"
-            " order, nor where the energy lies in few numbers already, as in embeddings."
+            f"The FFT loses to plain top-k with the same 10-bit numbers on {len(beaten)} of {len(tensors)} tensors:"
+            f" {', '.join(r.title for r in beaten)}."
         )
     return sentences
 
