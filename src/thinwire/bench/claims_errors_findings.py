@@ -16,7 +16,8 @@ def error_finding(found: Mapping[str, Mapping[str, Sequence[Point]]], rivals: Se
         "Share of the energy of one gradient that one message loses, without error feedback, over the last steps of"
         " each recording. Chains that sum coefficients (`pca`, `powersgd`, `importance`, `integers`) count what they"
         " all-reduce; the basis that `pca` broadcasts now and then is not counted. `pca` learnt from the 60 steps"
-        " before, at the end of a run, when the learning rate is near 0 and gradients change their space least. Single points: codecs without a choice of bits."
+        " before, at the end of a run, when the learning rate is near 0 and gradients change their space"
+        " least. Single points: codecs without a choice of bits."
     )
     for recording, curves in found.items():
         rows = [[f"`{name}`", *(_cell(points, bits) for bits in BITS)] for name, points in curves.items()]

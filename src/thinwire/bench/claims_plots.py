@@ -86,6 +86,8 @@ def draw_errors(figure: Any, found: Mapping[str, Mapping[str, Sequence[Point]]])
             panel.set(xscale="log", yscale="log", ylim=(0.01, 1000))
             panel.set_xticks([0.125, 0.25, 0.5, 1, 2, 4, 8], ["⅛", "¼", "½", "1", "2", "4", "8"])
             panel.minorticks_off()
+            if family is QUANTISERS:
+                panel.set_xlim(0.9, 10)
             panel.set_title(title, fontsize=9)
         row[0].set_ylabel("Energy lost, %")
     for panel, heading in zip(grid[-1], ("quantisers", "selections, spectra, low rank"), strict=True):
