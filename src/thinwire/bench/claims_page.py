@@ -1,0 +1,73 @@
+"""docs/claims.md: the claims' table, the convergence of trainings, and each measurement with its picture."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from thinwire.bench.claims_findings import Figures, Finding
+
+INTRODUCTION = (
+    "This page is written by `benchmarks/claims.py`, from gradients of trainings that the command runs itself. It sets"
+    " what the papers report beside what comes out here, on small networks and one machine: proportions can be"
+    " compared, absolute speeds and accuracies cannot. Where a method loses, the page says so."
+)
+
+
+def page(findings: Sequence[Finding], about: Mapping[str, Any], notes: Sequence[str], convergence: str) -> str:
+    """The whole text."""
+    parts = ["# Claims of the papers, measured", INTRODUCTION, _circumstances(about)]
+    parts += list(notes)
+    parts += ["## Claims", claims_table(findings), "## Where a method loses", _losses(findings)]
+    parts += ["## Convergence", convergence]
+    for finding in findings:
+        parts.append(f"## {finding.title}")
+        if finding.explanation:
+            parts.append(finding.explanation)
+        if finding.plot:
+            parts.append(f"![{finding.title}](claims/{finding.plot}.svg)")
+        parts += [f"{figures.caption}:\n\n{table(figures)}" for figures in finding.figures]
+    return "\n\n".join(parts) + "\n"
+
+
+def _circumstances(about: Mapping[str, Any]) -> str:
+    rows = [[str(key), f"`{value}`" if key == "command" else str(value)] for key, value in about.items()]
+    return table(Figures("", ("measured", "on"), rows))
+
+
+def claims_table(findings: Sequence[Finding]) -> str:
+    """A row for each claim, with the command that measures it alone."""
+    rows = [
+        [c.paper, c.claim, c.reported, c.measured, c.verdict, f"`claims.py --only {finding.key}`"]
+        for finding in findings
+        for c in finding.claims
+    ]
+    return table(Figures("", ("paper", "claim", "paper's figure", "here", "verdict", "command"), rows))
+
+
+def _losses(findings: Sequence[Finding]) -> str:
+    sentences = [f"- {sentence}" for finding in findings for sentence in finding.losses]
+    return "\n".join(sentences) or "No case in this run."
+
+
+def table(figures: Figures) -> str:
+    lines = [figures.header, ["---"] * len(figures.header), *figures.rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def convergence_text(path: Path) -> str:
+    """Accuracies of whole trainings, if another benchmark has left them: a list of runs by codec."""
+    if not path.is_file():
+        return "Not measured yet."
+    rows = []
+    for run in json.loads(path.read_text()):
+        mine, plain = _mean(run["accuracies"]), _mean(run["none"])
+        ratio = f"{run['wire_ratio']:.1f}x" if run.get("wire_ratio") is not None else ""
+        gap = f"{100 * (mine - plain):+.2f}"
+        rows.append([f"`{run['codec']}`", f"{100 * mine:.2f} %", f"{100 * plain:.2f} %", gap, ratio])
+    header = ("codec", "accuracy", "uncompressed", "points", "times fewer bytes")
+    return "Final test accuracy, means over seeds:\n\n" + table(Figures("", header, rows))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
