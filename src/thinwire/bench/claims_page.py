@@ -56,16 +56,17 @@ def table(figures: Figures) -> str:
 
 
 def convergence_text(path: Path) -> str:
-    """Accuracies of whole trainings, if another benchmark has left them: a list of runs by codec."""
+    """Accuracies of whole trainings, as `benchmarks/convergence.py` has left them."""
     if not path.is_file():
         return "Not measured yet."
     rows = []
-    for run in json.loads(path.read_text()):
+    for run in json.loads(path.read_text())["summary"]:
         mine, plain = _mean(run["accuracies"]), _mean(run["none"])
         ratio = f"{run['wire_ratio']:.1f}x" if run.get("wire_ratio") is not None else ""
         gap = f"{100 * (mine - plain):+.2f}"
-        rows.append([f"`{run['codec']}`", f"{100 * mine:.2f} %", f"{100 * plain:.2f} %", gap, ratio])
-    header = ("codec", "accuracy", "uncompressed", "points", "times fewer bytes")
+        seeds = str(len(run["accuracies"]))
+        rows.append([f"`{run['codec']}`", f"{100 * mine:.2f} %", f"{100 * plain:.2f} %", gap, ratio, seeds])
+    header = ("codec", "accuracy", "uncompressed", "points", "times fewer bytes", "seeds")
     return "Final test accuracy, means over seeds:\n\n" + table(Figures("", header, rows))
 
 
