@@ -8,7 +8,6 @@ from torch import Tensor
 
 import thinwire
 from tests.contract.rows import ROWS, WORLDS, gradients, simulate
-from thinwire.core.reduce import REDUCTIONS
 
 SHAPE = (19, 3, 3, 3)
 
@@ -43,8 +42,6 @@ def test_ranks_agree_and_send_what_was_promised(row: str, ranks: int) -> None:
             promised = codec.wire_bytes(numel, ranks, reduction)
             if promised.exact:
                 assert outcome.sent == [promised] * ranks
-            else:
-                assert reduction in REDUCTIONS or reduction is None
 
 
 @pytest.mark.parametrize("row", ROWS)
