@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import thinwire
+from thinwire.core.buffers import Buffers
 
 # Chains that start up in the first step; each stage stands in at least one of them.
 ROWS = [
@@ -87,3 +88,11 @@ def weights(shape: tuple[int, ...]) -> Tensor:
 def simulate(codec: Any, given: Sequence[Tensor], **options: Any) -> thinwire.Outcome:
     """thinwire.simulate with weights."""
     return thinwire.simulate(codec, given, weights=weights(tuple(given[0].shape)), **options)
+
+
+class Poisoned(Buffers):
+    """Buffers that do not only hand memory out again but spoil what was in it."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._block.fill_(255)  # NaN in every float type

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import thinwire
-from tests.contract.rows import ROWS, gradients, simulate, weights
+from tests.contract.rows import ROWS, Poisoned, gradients, simulate, weights
 from tests.distributed.processes import run_ranks
 from thinwire.core.average import average
 from thinwire.worlds.distributed import Distributed
@@ -27,14 +27,15 @@ def reductions(codec: thinwire.Codec) -> list[str | None]:
 
 def average_all(rank: int, ranks: int) -> dict[str, Any]:
     """Every row and reduction, two steps each, on this rank: the mean and the bytes of the last step."""
-    results = {}
+    results, buffers = {}, Poisoned()  # as a process keeps them from one tensor and step to the next
     for row in ROWS:
         codec = thinwire.Codec.parse(row)
         for reduction in reductions(codec):
             slot = thinwire.Slot()
             for step in range(STEPS):
                 world = Distributed()
-                turn = thinwire.Turn(rank, ranks, 7, step, reduction)
+                world.buffers = buffers
+                turn = thinwire.Turn(rank, ranks, 7, step, reduction, buffers=buffers)
                 mean = world.drive(average(codec, gradients(ranks, SHAPE, seed=step)[rank], slot, turn, weights(SHAPE)))
             results[f"{row} {reduction}"] = (mean.numpy(), world.sent)
     if ranks == 4:

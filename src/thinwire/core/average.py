@@ -1,11 +1,12 @@
 """The heart: one tensor, averaged over the ranks through a chain. Read this first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
 from thinwire.core.ops import Rounds
 from thinwire.core.reduce import choose_reduction, reduce
@@ -19,7 +20,7 @@ from thinwire.errors import CodecError
 
 @dataclass(frozen=True)
 class Turn:
-    """Who averages, and when: this rank of how many, at which step, with which seed."""
+    """Who averages, and when: this rank of how many, at which step, with which seed, in which work memory."""
 
     rank: int = 0
     ranks: int = 1
@@ -27,39 +28,64 @@ class Turn:
     step: int = 0
     reduction: str | None = None
     measure: bool = False  # note how much of what was given is lost, at the cost of one more decoding
+    buffers: Buffers = field(default_factory=Buffers)
+
+    def empty(self, like: Tensor, numel: int | None = None) -> Tensor:
+        return self.buffers.empty(like.numel() if numel is None else numel, like.dtype, like.device)
 
 
-def average(codec: Codec, tensor: Tensor, slot: Slot, turn: Turn, weights: Tensor | None = None) -> Rounds[Tensor]:
+def average(
+    codec: Codec, tensor: Tensor, slot: Slot, turn: Turn, weights: Tensor | None = None, out: Tensor | None = None
+) -> Rounds[Tensor]:
     """The mean of `tensor` over the ranks, with what the chain loses kept in `slot` for the next step.
 
     Divide by the number of ranks and add the residual; walk the additive stages (agree, encode); reduce; walk
     back (decode, observe); residual = given - delivered. A non-finite value on any rank reaches every rank as
-    non-finite, and then no state changes.
+    non-finite, and then no state changes. `out` takes the mean; it may be the tensor itself.
     """
     slot.open(codec, tuple(tensor.shape))
+    result = torch.empty_like(tensor, memory_format=torch.contiguous_format) if out is None else out
     if tensor.numel() == 0:
-        return tensor.clone()
+        return result
+    landing = _landing(codec, result, turn)
     scenes = _scenes(codec, slot, turn, weights)
-    given, held_back = _given(codec, tensor, slot, scenes, turn)
+    given, held_back = _given(codec, tensor, slot, scenes, turn, landing)
     path, y = yield from _walk_in(codec, scenes, given, turn)
-    want_own = turn.measure or codec.feedback != "off" or any(codec.stages[i].settles for i in codec.working)
-    if path.parts is None:
-        total, own = yield from reduce(path.reduction, path.wire, y, turn.rank, turn.ranks, want_own)
-        mean = _walk_back(codec, path.prefix, scenes, total, turn.ranks)
-    else:  # the last stage encodes and decodes while the ring turns
-        total, own = yield from ring(path.parts, turn.rank, turn.ranks)
-        mean = _walk_back(codec, path.prefix[:-1], scenes, total, turn.ranks)
+    want_own = bool(codec.working) and (
+        turn.measure or codec.feedback != "off" or any(codec.stages[i].settles for i in codec.working)
+    )
+    total, own = yield from _reduce(path, y, turn, want_own, landing)
+    back = path.prefix if path.parts is None else path.prefix[:-1]  # a ring decodes its last stage while it turns
+    mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
     if all_finite(mean):
         if want_own:
             sent = _walk_back(codec, path.prefix, scenes, own, 1)
-            _settle(codec, slot, scenes, given, sent, held_back, turn.measure)
+            _settle(codec, slot, scenes, given, sent, held_back, turn)
         for i in codec.working:
             codec.stages[i].observe(mean, scenes[i])
         slot.steps += 1
         if codec.feedback == "off":
             slot.residual = None  # left by an earlier chain, and delivered now
         slot.notes = _elements_sent(codec, scenes) | scenes[0].notes if scenes else {}
-    return mean.to(tensor.dtype).reshape(tensor.shape)
+    if mean.data_ptr() != result.data_ptr() or mean.dtype != result.dtype:
+        result.copy_(mean.view(result.shape))
+    return result
+
+
+def _landing(codec: Codec, result: Tensor, turn: Turn) -> Tensor:
+    """Flat memory for the mean: the result's own, where chains that work in fp32 can write to it."""
+    dtype = torch.float32 if codec.working else result.dtype
+    if result.dtype == dtype and result.is_contiguous():
+        return result.detach().view(-1)
+    return turn.buffers.empty(result.numel(), dtype, result.device)
+
+
+def _reduce(path: "Path", y: Tensor, turn: Turn, want_own: bool, landing: Tensor) -> Rounds[tuple[Tensor, Tensor]]:
+    if path.parts is not None:
+        return (yield from ring(path.parts, turn.rank, turn.ranks))
+    place = landing if not path.prefix else None
+    who = turn.rank, turn.ranks
+    return (yield from reduce(path.reduction, path.wire, y, who, want_own, turn.buffers, place))
 
 
 @dataclass(frozen=True)
@@ -112,7 +138,7 @@ def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> lis
         first = bool(codec.working) and i == codec.working[0]
         flat = _flat_weights(weights, slot.shape) if first and weights is not None else None
         scene = Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, notes=notes)
-        scene.weights, scene.dial = flat, slot.dial
+        scene.weights, scene.dial, scene.buffers = flat, slot.dial, turn.buffers
         scenes.append(scene)
     return scenes
 
@@ -123,13 +149,16 @@ def _flat_weights(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
     return weights.detach().reshape(-1).float()
 
 
-def _given(codec: Codec, tensor: Tensor, slot: Slot, scenes: list[Scene], turn: Turn) -> tuple[Tensor, Tensor | None]:
+def _given(
+    codec: Codec, tensor: Tensor, slot: Slot, scenes: list[Scene], turn: Turn, landing: Tensor
+) -> tuple[Tensor, Tensor | None]:
     """This rank's share of the mean with what is owed from earlier steps, and the part of that still held back."""
     flat = tensor.detach().reshape(-1)
-    share = flat / turn.ranks if not codec.working else flat.float() / turn.ranks
+    share = turn.empty(landing) if codec.working else landing  # what does not go through a chain is summed in place
+    torch.div(flat, turn.ranks, out=share) if flat.dtype == share.dtype else share.copy_(flat).div_(turn.ranks)
     if codec.working and not all_finite(share):
         # whatever the chain selects or sends, the others must see it
-        return torch.full_like(share, float("nan")), None
+        return share.fill_(float("nan")), None
     for i in codec.working:
         share = codec.stages[i].accumulate(share, scenes[i])
     if slot.residual is None:
@@ -167,29 +196,42 @@ def _agree_on_wire(links: Sequence[Link], y: Tensor) -> Rounds[None]:
             link.scene.context = yield from link.stage.agree(x, link.scene)
 
 
-def _walk_back(codec: Codec, prefix: Sequence[int], scenes: list[Scene], y: Tensor, contributions: int) -> Tensor:
-    """From the sum space back to the tensor's own."""
+def _walk_back(
+    codec: Codec,
+    prefix: Sequence[int],
+    scenes: list[Scene],
+    y: Tensor,
+    contributions: int,
+    landing: Tensor | None = None,
+) -> Tensor:
+    """From the sum space back to the tensor's own; in `landing`, if there is any way to go."""
     for i in reversed(prefix):
-        scene = replace(scenes[i], contributions=contributions)
-        out = empty_like_spec(scene.spec, y.device)
+        scene = scenes[i].moved(contributions=contributions)
+        if i == prefix[0] and landing is not None:
+            out = landing
+        else:
+            out = empty_like_spec(scene.spec, scene.buffers, y.device)
         codec.stages[i].decode(Encoded(y), scene, out)
         y = out
     return y
 
 
 def _settle(
-    codec: Codec, slot: Slot, scenes: list[Scene], given: Tensor, sent: Tensor, held_back: Tensor | None, measure: bool
+    codec: Codec, slot: Slot, scenes: list[Scene], given: Tensor, sent: Tensor, held_back: Tensor | None, turn: Turn
 ) -> None:
     """Hold what was given and not delivered, and tell the stages what was."""
-    missing = given - sent
-    if measure and scenes:
+    held = slot.residual
+    in_place = codec.feedback == "fp32" and codec.beta == 1.0 and held is not None and held.dtype == given.dtype
+    missing = torch.sub(given, sent, out=held if in_place else turn.empty(given))
+    if turn.measure and scenes:
         scenes[0].notes |= {"lost": float(missing.square().sum()), "given": float(given.square().sum())}
     if codec.feedback != "off":
         if held_back is not None:
             missing += held_back
-        if codec.beta != 1.0 and slot.residual is not None:
-            missing = torch.lerp(slot.residual.float(), missing, codec.beta)
-        slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing
+        if codec.beta != 1.0 and held is not None:
+            missing = torch.lerp(held.float(), missing, codec.beta)
+        if not in_place:
+            slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing.clone()
     for i in codec.working:
         codec.stages[i].settle(sent, scenes[i])
 

@@ -12,16 +12,18 @@ owner of a shard books the error of the second encoding as its own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from thinwire.core.buffers import Buffers
 from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, AllToAll, Rounds, SendRecv
 from thinwire.core.ring import Encodeds, ring
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
 from thinwire.core.staggered import staggered
-from thinwire.core.wire import Link, decode_message, encode_message, message_size
+from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size
 from thinwire.errors import CodecError
 
 REDUCTIONS = ("summed", "sharded", "gathered", "ring")
@@ -81,23 +83,36 @@ def chunk_bounds(kind: str, wire: Sequence[Stage], spec: Spec) -> list[tuple[int
 
 
 def reduce(
-    kind: str, links: Sequence[Link], y: Tensor, rank: int, ranks: int, want_own: bool
+    kind: str,
+    links: Sequence[Link],
+    y: Tensor,
+    who: tuple[int, int],
+    want_own: bool,
+    buffers: Buffers,
+    landing: Tensor | None = None,
 ) -> Rounds[tuple[Tensor, Tensor]]:
-    """Sum y over the ranks; returns the sum and this rank's contribution to it."""
+    """Sum y, which may be overwritten, over the ranks; returns the sum and this rank's contribution to it.
+
+    `who` is this rank, and how many there are; `landing` is memory for the sum, used where that saves a copy.
+    """
     if y.numel() == 0:
         return y, y
+    if kind == "summed" and not want_own:  # a backend sums in place
+        (summed,) = yield AllReduce([y])
+        return summed, y
+    total = buffers.empty(y.numel(), y.dtype, y.device) if landing is None else landing
     if kind == "summed":
-        # a backend sums in place, and a stage that changes nothing hands on the very tensor it was given
-        (total,) = yield AllReduce([y.clone() if want_own else y])
-        return total, y
+        (summed,) = yield AllReduce([total.copy_(y)])
+        return summed, y
     if kind == "ring":
-        return (yield from (_ring_encoded(links, y, rank, ranks) if links else ring(Encodeds(y), rank, ranks)))
-    total, own = torch.empty_like(y), torch.empty_like(y) if want_own else None
+        return (yield from (_ring_encoded(links, y, *who) if links else ring(Encodeds(y), *who)))
+    own = buffers.empty(y.numel(), y.dtype, y.device) if want_own else None
     chunks = []
     for low, high in chunk_bounds(kind, [link.stage for link in links], replace(links[0].scene.spec, numel=y.numel())):
         cut = slice(low, high)
-        chunk = _Chunk(_moved(links, high - low, low, 0), y[cut], total[cut], own[cut] if own is not None else None)
-        chunks.append(_gathered(chunk) if kind == "gathered" else _sharded(chunk, rank, ranks))
+        moved = _moved(links, high - low, low, 0)
+        chunk = _Chunk(moved, y[cut], total[cut], own[cut] if own is not None else None, buffers)
+        chunks.append(_gathered(chunk) if kind == "gathered" else _sharded(chunk, *who))
     yield from staggered(chunks) if len(chunks) > 1 else chunks[0]
     return total, y if own is None else own
 
@@ -110,12 +125,18 @@ class _Chunk:
     y: Tensor
     total: Tensor
     own: Tensor | None
+    buffers: Buffers
 
 
 def _gathered(chunk: _Chunk) -> Rounds[None]:
     links, y = chunk.links, chunk.y
-    message = encode_message(links, y)
-    replies = yield AllGather([message], exact=_size(links, y.numel()).exact)
+    size = _size(links, y.numel())
+    if size.exact:
+        message = chunk.buffers.empty(size, torch.uint8, y.device)
+        encode_message_into(links, y, message)
+    else:
+        message = encode_message(links, y)
+    replies = yield AllGather([message], exact=size.exact)
     for source, (received,) in enumerate(replies):
         decode_message(links, received, chunk.total, add=source > 0)
     if chunk.own is not None:
@@ -123,60 +144,67 @@ def _gathered(chunk: _Chunk) -> Rounds[None]:
 
 
 def _sharded(chunk: _Chunk, rank: int, ranks: int) -> Rounds[None]:
-    links, y, total, own = chunk.links, chunk.y, chunk.total, chunk.own
-    shards = _shards(links, y.numel(), ranks)
-    exact = _size(links, shards[0][1]).exact
-    parts = [[] if j == rank else [_shard_message(links, y, shards[j], shards[0], exact)] for j in range(ranks)]
-    received = yield AllToAll(parts, exact)
-    low, high = shards[rank]
-    mine = y[low:high].clone()  # this rank's own share needs no encoding: it does not travel
-    for source in range(ranks):
-        if source != rank:
-            _decode_shard(links, received[source][0], mine, low, exact, add=True)
-    # the sum is encoded once, and everyone, the owner too, decodes the same bytes
-    sealed = _shard_message(links, mine, (0, high - low), shards[0], exact, base=low, salt=SECOND_ENCODING)
-    gathered = yield AllGather([sealed], exact)
-    for source, (a, b) in enumerate(shards):
-        _decode_shard(links, gathered[source][0], total[a:b], a, exact, add=False)
+    y, total, own = chunk.y, chunk.total, chunk.own
+    cut = _Cut(chunk.links, y.numel(), ranks, chunk.buffers, y.device)
+    others = [j for j in range(ranks) if j != rank]
+    messages = cut.messages(len(others))
+    for j, message in zip(others, messages, strict=True):
+        a, b = cut.shards[j]
+        cut.encode(y[a:b], a, message)
+    parts = [[] if j == rank else [messages[others.index(j)].bytes] for j in range(ranks)]
+    received = yield AllToAll(parts, cut.exact)
+    low, high = cut.shards[rank]
+    mine = y[low:high]  # this rank's own share needs no encoding: it does not travel
     if own is not None:
-        for j, (a, b) in enumerate(shards):
-            if j != rank:
-                _decode_shard(links, parts[j][0], own[a:b], a, exact, add=False)
-        own[low:high] = y[low:high] - (mine - total[low:high])
+        mine = chunk.buffers.empty(high - low, y.dtype, y.device).copy_(mine)
+    for source in others:
+        cut.decode(received[source][0], mine, low, add=True)
+    # the sum is encoded once, and everyone, the owner too, decodes the same bytes
+    (sealed,) = cut.messages(1)
+    cut.encode(mine, low, sealed, SECOND_ENCODING)
+    gathered = yield AllGather([sealed.bytes], cut.exact)
+    for source, (a, b) in enumerate(cut.shards):
+        cut.decode(gathered[source][0], total[a:b], a, add=False)
+    if own is not None:
+        for j, message in zip(others, messages, strict=True):
+            a, b = cut.shards[j]
+            cut.decode(message.bytes, own[a:b], a, add=False)
+        torch.sub(y[low:high], mine.sub_(total[low:high]), out=own[low:high])
 
 
 def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
     """Decode, add and encode at every hop; each rank books the errors of the encodings it made."""
-    shards = _shards(links, y.numel(), ranks)
-    exact = _size(links, shards[0][1]).exact
+    cut = _Cut(links, y.numel(), ranks, Buffers(), y.device)
     own = y.clone()
 
     def sealed(j: int, values: Tensor, hop: int) -> Tensor:
-        low, high = shards[j]
-        message = _shard_message(links, values, (0, high - low), shards[0], exact, low, hop * SECOND_ENCODING)
+        low, high = cut.shards[j]
+        (message,) = cut.messages(1)
+        cut.encode(values, low, message, hop * SECOND_ENCODING)
         delivered = torch.empty_like(values)
-        _decode_shard(links, message, delivered, low, exact, add=False)
+        cut.decode(message.bytes, delivered, low, add=False)
         own[low:high] -= values - delivered
-        return message
+        return message.bytes
 
     def passed_on(message: Tensor) -> Rounds[Tensor]:
-        sizes = [message.numel()] if exact else None
+        sizes = [message.numel()] if cut.exact else None
         received, _ = yield SendRecv([message], (rank + 1) % ranks, (rank - 1) % ranks, sizes)
         arrived: Tensor = received[0]
         return arrived
 
-    low, high = shards[rank]
+    low, high = cut.shards[rank]
     message = sealed(rank, y[low:high], 0)
     for hop in range(1, ranks):
         received = yield from passed_on(message)
         j = (rank - hop) % ranks
-        values = y[shards[j][0] : shards[j][1]].clone()
-        _decode_shard(links, received, values, shards[j][0], exact, add=True)
+        low, high = cut.shards[j]
+        values = y[low:high].clone()
+        cut.decode(received, values, low, add=True)
         message = sealed(j, values, hop)
     total = torch.empty_like(y)
     for hop in range(ranks):
-        j = (rank + 1 - hop) % ranks
-        _decode_shard(links, message, total[shards[j][0] : shards[j][1]], shards[j][0], exact, add=False)
+        low, high = cut.shards[(rank + 1 - hop) % ranks]
+        cut.decode(message, total[low:high], low, add=False)
         if hop < ranks - 1:
             message = yield from passed_on(message)
     return total, own
@@ -189,47 +217,65 @@ def shard_length(wire: Sequence[Stage], spec: Spec, ranks: int) -> int:
     return -(-grains // ranks) * grain
 
 
-def _shards(links: Sequence[Link], numel: int, ranks: int) -> list[tuple[int, int]]:
-    """The bounds of each rank's shard; the last ones may be shorter or empty."""
-    shard = shard_length([link.stage for link in links], replace(links[0].scene.spec, numel=numel), ranks)
-    return [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
-
-
 def _moved(links: Sequence[Link], numel: int, base: int, salt: int) -> list[Link]:
     """The links as they work on `numel` numbers from position `base` on."""
-    spec = replace(links[0].scene.spec, numel=numel, shape=())
-    moved = []
-    for link in links:
-        scene = replace(link.scene, spec=spec, base=link.scene.base + base, stream=link.scene.stream + salt)
-        moved.append(Link(link.stage, scene))
-        spec = link.stage.out(spec)
-    return moved
+    specs = _specs(tuple(link.stage for link in links), links[0].scene.spec, numel)
+    return [
+        Link(stage, scene.moved(spec=spec, base=scene.base + base, stream=scene.stream + salt))
+        for (stage, scene), spec in zip(links, specs, strict=False)
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _specs(stages: tuple[Stage, ...], spec: Spec, numel: int) -> tuple[Spec, ...]:
+    """What each stage sees of `numel` numbers that are like those of `spec`."""
+    specs = [replace(spec, numel=numel, shape=())]
+    for stage in stages:
+        specs.append(stage.out(specs[-1]))
+    return tuple(specs)
 
 
 def _size(links: Sequence[Link], numel: int) -> Size:
-    return message_size(tuple(link.stage for link in links), replace(links[0].scene.spec, numel=numel, shape=()))
+    stages = tuple(link.stage for link in links)
+    return message_size(stages, _specs(stages, links[0].scene.spec, numel)[0])
 
 
-def _shard_message(
-    links: Sequence[Link],
-    values: Tensor,
-    bounds: tuple[int, int],
-    full: tuple[int, int],
-    exact: bool,
-    base: int | None = None,
-    salt: int = 0,
-) -> Tensor:
-    """The message of one shard; a shorter shard's is filled up, so that all of one round are equally long."""
-    low, high = bounds
-    moved = _moved(links, high - low, low if base is None else base, salt)
-    message = encode_message(moved, values[low:high])
-    if exact and high - low < full[1] - full[0]:
-        message = torch.nn.functional.pad(message, (0, _size(links, full[1] - full[0]) - message.numel()))
-    return message
+@dataclass
+class _Message:
+    """The bytes of one shard, once it is encoded; of fixed size, they lie in memory that was there before."""
+
+    bytes: Tensor
 
 
-def _decode_shard(links: Sequence[Link], message: Tensor, out: Tensor, base: int, exact: bool, add: bool) -> None:
-    moved = _moved(links, out.numel(), base, 0)
-    if exact:
-        message = message[: _size(links, out.numel())]
-    decode_message(moved, message, out, add)
+class _Cut:
+    """Numbers cut into a shard for each rank; the last ones may be shorter or empty.
+
+    In chains of fixed size a shorter shard's message is filled up, so that all of one round are equally long.
+    """
+
+    def __init__(self, links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> None:
+        spec = replace(links[0].scene.spec, numel=numel)
+        shard = shard_length([link.stage for link in links], spec, ranks)
+        self.shards = [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
+        self.links, self.buffers, self.device = links, buffers, device
+        self.full = _size(links, self.shards[0][1])
+        self.exact = self.full.exact
+
+    def messages(self, count: int) -> list[_Message]:
+        """Messages to be encoded, one behind the other in memory, so that they can leave as they lie."""
+        size = int(self.full) if self.exact else 0
+        block = self.buffers.empty(count * size, torch.uint8, self.device)
+        return [_Message(block[i * size : (i + 1) * size]) for i in range(count)]
+
+    def encode(self, values: Tensor, base: int, message: _Message, salt: int = 0) -> None:
+        """Of the shard at position `base`; `salt` tells further encodings of the same numbers apart."""
+        moved = _moved(self.links, values.numel(), base, salt)
+        if self.exact:
+            encode_message_into(moved, values, message.bytes)
+        else:
+            message.bytes = encode_message(moved, values)
+
+    def decode(self, message: Tensor, out: Tensor, base: int, add: bool) -> None:
+        if self.exact:
+            message = message[: _size(self.links, out.numel())]
+        decode_message(_moved(self.links, out.numel(), base, 0), message, out, add)

@@ -52,12 +52,12 @@ class Slot:
             stage.rescale(state, factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and text only."""
+        """Tensors, numbers and text only; the residual is a copy, because steps change it in place."""
         return {
             "chain": self.chain,
             "shape": list(self.shape),
             "states": [dict(state) for state in self.states],
-            "residual": self.residual,
+            "residual": _copied(self.residual),
             "steps": self.steps,
             "dial": self.dial,
         }

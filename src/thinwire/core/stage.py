@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from thinwire.core.buffers import Buffers
 from thinwire.core.ops import Rounds
 from thinwire.core.options import check_options, print_options
-from thinwire.core.spec import Kind, Size, Spec
+from thinwire.core.spec import DTYPES, Kind, Size, Spec
 from thinwire.kernels.reference.hashing import make_key
 
 if TYPE_CHECKING:
@@ -74,6 +75,18 @@ class Scene:
     weights: Tensor | None = None
     dial: float = 1.0
     notes: dict[str, float] = field(default_factory=dict)
+    buffers: Buffers = field(default_factory=Buffers)
+
+    def moved(self, **changes: Any) -> "Scene":
+        """A copy with other values; `dataclasses.replace` takes several times as long, and there are many."""
+        other = object.__new__(Scene)
+        other.__dict__.update(self.__dict__)
+        other.__dict__.update(changes)
+        return other
+
+    def empty(self, numel: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Work memory on the device of `like`, of its type or another; it lasts as long as the step."""
+        return self.buffers.empty(numel, dtype or like.dtype, like.device)
 
     def key(self) -> int:
         """The key of this rank's own random draws at this stage and step."""
@@ -222,13 +235,11 @@ class Stage:
         return False
 
 
-def empty_like_spec(spec: Spec, device: torch.device) -> Tensor:
-    """A buffer for the numbers of this spec."""
-    from thinwire.core.spec import DTYPES
-
+def empty_like_spec(spec: Spec, buffers: Buffers, device: torch.device) -> Tensor:
+    """Work memory for the numbers of this spec."""
     if spec.kind == "symbols":
-        return torch.empty(spec.numel, dtype=torch.uint8 if spec.bits <= 8 else torch.int32, device=device)
-    return torch.empty(spec.numel, dtype=DTYPES[spec.kind], device=device)
+        return buffers.empty(spec.numel, torch.uint8 if spec.bits <= 8 else torch.int32, device)
+    return buffers.empty(spec.numel, DTYPES[spec.kind], device)
 
 
 Maker: TypeAlias = Callable[..., Any]

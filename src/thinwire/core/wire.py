@@ -6,9 +6,9 @@ the rest. Every part is checked before it is used.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 SAMPLE = 1 << 16  # numbers on which the size of a variable message is measured
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A stage of the wire part together with the scene it works in."""
 
     stage: Stage
@@ -58,6 +57,7 @@ def _measured_size(stages: tuple[Stage, ...], spec: Spec) -> Size:
     return Size(encode_message(links, x).numel() * scale, exact=False)
 
 
+@lru_cache(maxsize=4096)
 def fixed_size(stage: Stage, spec: Spec) -> Size | None:
     """Bytes of one stage's side and payload, if they are fixed."""
     size = stage.side(spec).plus(stage.out(spec).payload())
@@ -69,7 +69,7 @@ def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
     parts: list[Tensor] = []
     spec = links[0].scene.spec if links else Spec(x.numel())
     for at, link in enumerate(links):
-        scene = replace(link.scene, spec=spec)
+        scene = link.scene.moved(spec=spec)
         if at == len(links) - 1 and (message := _encode_fast(link.stage, scene, x)) is not None:
             return torch.cat([*parts, message]) if parts else message
         x, side = link.stage.encode(x, scene)
@@ -78,6 +78,17 @@ def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
         spec = link.stage.received(side, spec)
     parts.append(to_bytes(x, spec))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def encode_message_into(links: Sequence[Link], x: Tensor, message: Tensor) -> None:
+    """The same in memory of the message's exact size or more; what is left of it becomes zero."""
+    size = fixed_size(links[0].stage, links[0].scene.spec) if len(links) == 1 else None
+    if size is None or not links[0].stage.encode_into(x, links[0].scene, message[:size]):
+        encoded = encode_message(links, x)
+        size = Size(encoded.numel())
+        message[:size] = encoded
+    if size < message.numel():
+        message[size:] = 0
 
 
 def _encode_fast(stage: Stage, scene: Scene, x: Tensor) -> Tensor | None:
@@ -94,7 +105,7 @@ def decode_message(links: Sequence[Link], message: Tensor, out: Tensor, add: boo
     open_links: list[tuple[Link, Scene, Tensor | None]] = []
     at = 0
     for position, link in enumerate(links):
-        scene = replace(link.scene, spec=spec)
+        scene = link.scene.moved(spec=spec)
         if position == len(links) - 1 and not open_links and _decode_fast(link.stage, scene, message, out, add):
             return
         side, at = _take_side(link.stage, spec, message, at)
@@ -104,7 +115,7 @@ def decode_message(links: Sequence[Link], message: Tensor, out: Tensor, add: boo
     for position in range(len(open_links) - 1, -1, -1):
         link, scene, side = open_links[position]
         last = position == 0
-        target = out if last else empty_like_spec(scene.spec, out.device)
+        target = out if last else empty_like_spec(scene.spec, scene.buffers, out.device)
         link.stage.decode(Encoded(values, side), scene, target, add and last)
         values = target
     if not links:

@@ -92,9 +92,7 @@ class Engine:
             rounds.append(metered(_plain_rounds(lump, world.ranks), tallies[-1], world.rank, world.ranks))
         steps = [self._slot(p.name).steps for p in coded]
         before = world.counters()
-        results = world.drive(together(rounds))
-        for piece, mean in zip(coded, results, strict=False):
-            piece.gradient.copy_(mean.view_as(piece.gradient))
+        world.drive(together(rounds))
         self._note_finite(coded, steps, lumps)
         self._book(before, world, coded, plain, tallies)
 
@@ -111,8 +109,9 @@ class Engine:
         slot.dial = self.dial
         # a seed for each parameter: equal positions of different parameters must not draw alike
         seed = self.seed * 2**32 + zlib.crc32(piece.name.encode())
-        turn = Turn(world.rank, world.ranks, seed, self.step, measure=self.meter.measures(self.step))
-        rounds = average(self.codec(piece.name), piece.gradient, slot, turn, piece.weights)
+        measure = self.meter.measures(self.step)
+        turn = Turn(world.rank, world.ranks, seed, self.step, measure=measure, buffers=world.buffers)
+        rounds = average(self.codec(piece.name), piece.gradient, slot, turn, piece.weights, out=piece.gradient)
         if self.drops_idle and slot.residual is not None and not bool(piece.gradient.any()):
             return _saving_residual(rounds, slot)
         return rounds

@@ -1,5 +1,6 @@
 """Processes over torch.distributed: the operations on a process group."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from thinwire.core.average import Turn
 from thinwire.core.average import average as average_rounds
+from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
 from thinwire.core.ops import (
     LENGTH_BYTES,
@@ -28,7 +30,7 @@ from thinwire.core.ops import (
 )
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
-from thinwire.errors import WireError, WorldError
+from thinwire.errors import CodecError, WireError, WorldError
 
 T = TypeVar("T")
 
@@ -46,14 +48,33 @@ def average(
     step: int = 0,
     reduction: str | None = None,
     weights: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The mean of `tensor` over a process group (the default one if None), through a chain.
 
-    Keep the slot between steps: it holds residuals and bases. `seed` and `step` must be equal on all ranks.
+    Keep the slot between steps: it holds residuals and bases. `seed` and `step` must be equal on all ranks. The mean
+    goes into `out` if that is given (it may be the tensor itself), else into memory of its own.
     """
+    if out is not None and (out.shape != tensor.shape or out.dtype != tensor.dtype or out.device != tensor.device):
+        raise CodecError(
+            f"out must be like the tensor, {tensor.dtype} {tuple(tensor.shape)} on {tensor.device};"
+            f" got {out.dtype} {tuple(out.shape)} on {out.device}."
+        )
+    world = _world(group)
+    turn = Turn(world.rank, world.ranks, seed, step, reduction, buffers=world.buffers)
+    return world.drive(average_rounds(Codec.parse(codec), tensor, slot or Slot(), turn, weights, out))
+
+
+_KEPT = threading.local()
+
+
+def _world(group: dist.ProcessGroup | None) -> "Distributed":
+    """A world of this group whose work memory is this thread's, and stays."""
     world = Distributed(group)
-    turn = Turn(world.rank, world.ranks, seed, step, reduction)
-    return world.drive(average_rounds(Codec.parse(codec), tensor, slot or Slot(), turn, weights))
+    if not hasattr(_KEPT, "buffers"):
+        _KEPT.buffers = Buffers()
+    world.buffers = _KEPT.buffers
+    return world
 
 
 @dataclass
@@ -79,6 +100,7 @@ class Distributed:
         self.group = group
         self.rank = dist.get_rank(group)
         self.ranks = dist.get_world_size(group)
+        self.buffers = Buffers()  # for one drive at a time; those of an operation that failed may still be in use
         self._counters = Counters()
 
     @property
@@ -91,7 +113,8 @@ class Distributed:
         return replace(self._counters)
 
     def drive(self, rounds: Rounds[T]) -> T:
-        """Run rounds to their end."""
+        """Run rounds to their end; what they took of the world's buffers is theirs until the next ones begin."""
+        self.buffers.reset()
         reply: Any = None
         began: float | None = perf_counter()
         while True:
@@ -145,7 +168,7 @@ class Distributed:
                 return self._send_recv(op)
 
     def _all_reduce(self, op: AllReduce) -> Callable[[], list[Tensor]]:
-        flat, sizes = _joined(op.items), [t.numel() for t in op.items]
+        flat, sizes = self._joined(op.items), [t.numel() for t in op.items]
         work = dist.all_reduce(flat, _HOW[op.how], group=self.group, async_op=True) if self.ranks > 1 else None
         return lambda: _waited(work, _split(flat, sizes))
 
@@ -155,8 +178,8 @@ class Distributed:
             return lambda: [list(op.items)]
         if not op.exact:  # uneven messages: every rank sends its own to each peer
             return self._all_to_all([list(op.items)] * self.ranks, False)
-        flat = _joined(op.items)
-        gathered = torch.empty(self.ranks * flat.numel(), dtype=flat.dtype, device=flat.device)
+        flat = self._joined(op.items)
+        gathered = self.buffers.empty(self.ranks * flat.numel(), flat.dtype, flat.device)
         work = _all_gather_flat(gathered, flat, self.group)
         return lambda: _waited(work, [_split(row, sizes) for row in gathered.view(self.ranks, -1)])
 
@@ -169,9 +192,9 @@ class Distributed:
         incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes)
         like = parts[peer][0]
         sending = [t for j, items in enumerate(parts) if j != self.rank for t in items]
-        flat = _joined(sending)
+        flat = self._joined(sending)
         takes = [0 if j == self.rank else sum(incoming[j]) for j in range(self.ranks)]
-        received = torch.empty(sum(takes), dtype=like.dtype, device=like.device)
+        received = self.buffers.empty(sum(takes), like.dtype, like.device)
         gives = [sum(s) for s in sizes]
         work = dist.all_to_all_single(received, flat, takes, gives, group=self.group, async_op=True)
         rows = torch.split(received, takes)
@@ -198,7 +221,7 @@ class Distributed:
         return lengths
 
     def _broadcast(self, op: Broadcast) -> Callable[[], list[Tensor]]:
-        flat, sizes = _joined(op.items), [t.numel() for t in op.items]
+        flat, sizes = self._joined(op.items), [t.numel() for t in op.items]
         root = op.root if self.group is None else dist.get_global_rank(self.group, op.root)
         work = dist.broadcast(flat, root, group=self.group, async_op=True) if self.ranks > 1 else None
         return lambda: _waited(work, _split(flat, sizes))
@@ -210,7 +233,7 @@ class Distributed:
         if sizes is None:
             lengths = torch.tensor([t.numel() for t in op.items], dtype=torch.int32, device=self._device())
             sizes = self._exchange(lengths, len(op.items), op, None)()[0].tolist()
-        exchanged = self._exchange(_joined(op.items), sum(sizes), op, op.meanwhile)
+        exchanged = self._exchange(self._joined(op.items), sum(sizes), op, op.meanwhile)
 
         def finish() -> tuple[list[Tensor], Any]:
             received, aside = exchanged()
@@ -235,6 +258,16 @@ class Distributed:
 
         return finish
 
+    def _joined(self, items: Sequence[Tensor]) -> Tensor:
+        """One flat tensor: the items' own memory where they lie one behind the other."""
+        first = items[0]
+        if len(items) == 1:
+            return first.contiguous()
+        if _adjacent(items):
+            return first.as_strided((sum(t.numel() for t in items),), (1,))
+        flat = self.buffers.empty(sum(t.numel() for t in items), first.dtype, first.device)
+        return torch.cat([t.reshape(-1) for t in items], out=flat)
+
     def _device(self) -> torch.device:
         """Where small control tensors must live for this backend."""
         name = str(dist.get_backend(self.group))
@@ -253,8 +286,13 @@ def _waited(work: Any, reply: T) -> T:
     return reply
 
 
-def _joined(items: Sequence[Tensor]) -> Tensor:
-    return items[0].contiguous() if len(items) == 1 else torch.cat([t.reshape(-1) for t in items])
+def _adjacent(items: Sequence[Tensor]) -> bool:
+    storage, end = items[0].untyped_storage().data_ptr(), items[0].data_ptr()
+    for item in items:
+        if item.data_ptr() != end or not item.is_contiguous() or item.untyped_storage().data_ptr() != storage:
+            return False
+        end += item.numel() * item.element_size()
+    return True
 
 
 def _split(flat: Tensor, sizes: Sequence[int]) -> list[Tensor]:
