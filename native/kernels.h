@@ -51,6 +51,8 @@ struct Kernels {
     void (*clip)(const float *x, size_t n, size_t bucket, double factor, float *out);
     bool (*share)(const float *x, size_t n, uint32_t ranks, const float *residual, float *out);
     uint32_t (*magnitude)(const float *x, size_t n);
+    void (*shorten)(bool brain, const float *x, size_t n, uint8_t *out);
+    void (*lengthen)(bool brain, const uint8_t *in, size_t n, float *out, bool add);
 };
 
 // nullptr where the compiler cannot build that variant.

@@ -61,10 +61,12 @@ inline void fetch_block(const float *x) {
 #include "quantise_schemes.h"
 #include "quantise_range.h"
 #include "share_loops.h"
+#include "cast_loops.h"
 
 }  // namespace
 
-const Kernels table = {encode, decode, range_encode, range_decode, repack, clip, share, magnitude};
+const Kernels table = {encode, decode,    range_encode, range_decode, repack, clip,
+                       share,  magnitude, shorten,      lengthen};
 
 }  // namespace THINWIRE_VARIANT
 }  // namespace thinwire

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "kernels.h"
+#include "pages.h"
 #include "parallel.h"
 
 namespace nb = nanobind;
@@ -18,6 +19,7 @@ bool share_into(uintptr_t x, size_t n, uint32_t ranks, uintptr_t residual, uintp
     const float *from = reinterpret_cast<const float *>(x), *held = reinterpret_cast<const float *>(residual);
     float *to = reinterpret_cast<float *>(out);
     nb::gil_scoped_release unlocked;
+    thinwire::expect_to_fill(to, n * sizeof(float));
     std::atomic<bool> finite{true};
     thinwire::in_parts(n, kGrain, threads, [&](size_t a, size_t b) {
         if (!thinwire::kernels().share(from + a, b - a, ranks, held ? held + a : nullptr, to + a)) finite = false;

@@ -8,6 +8,11 @@
 
 #include "kernels.h"
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define THINWIRE_F16C
+#endif
+
 #if defined(__x86_64__) && defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2,f16c"))), apply_to = function)
 #define THINWIRE_VARIANT avx2
