@@ -1,5 +1,8 @@
 // The compiled kernels of thinwire: one module, one file for each family.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "kernels.h"
 
 namespace nb = nanobind;
 
@@ -7,11 +10,17 @@ void bind_quantise(nb::module_ &m);
 void bind_sparse(nb::module_ &m);
 void bind_coders(nb::module_ &m);
 void bind_integers(nb::module_ &m);
+void bind_shares(nb::module_ &m);
+void bind_casts(nb::module_ &m);
 
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of thinwire; thinwire.kernels.reference is their specification.";
+    m.def("use_variant", &thinwire::use_variant, nb::arg("name"),
+          "Choose 'avx2' or 'baseline' loops; False if this machine lacks them.");
     bind_quantise(m);
     bind_sparse(m);
     bind_coders(m);
     bind_integers(m);
+    bind_shares(m);
+    bind_casts(m);
 }

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "quantise_kernels.h"
+#include "kernels.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,26 +22,6 @@ using Bytes = Vector<const uint8_t>;
 using BytesOut = Vector<uint8_t>;
 using Wide = Vector<const int32_t>;
 using WideOut = Vector<int32_t>;
-
-const Kernels *choose() {
-#if defined(__x86_64__) && defined(__GNUC__)
-    if (avx2_kernels() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) return avx2_kernels();
-#endif
-    return baseline_kernels();
-}
-
-const Kernels *chosen = choose();
-
-bool use_variant(const std::string &name) {
-    const Kernels *best = choose();
-    if (name == "baseline")
-        chosen = baseline_kernels();
-    else if (name == "avx2" && best == avx2_kernels())
-        chosen = best;
-    else
-        return false;
-    return true;
-}
 
 void require(bool held, const char *rule) {
     if (!held) throw std::invalid_argument(rule);
@@ -109,7 +89,7 @@ void encode(const std::string &scheme, const Floats &x, const Floats &levels, in
     require(scales.shape(0) == scale_bytes(how, n), "the buffer of scales has the wrong size");
     const Symbols to = checked<Packed>(symbols.data(), symbols.shape(0), n, bits);
     nb::gil_scoped_release unlocked;
-    chosen->encode(how, x.data(), n, make_draw(key, base), scales.data(), to);
+    kernels().encode(how, x.data(), n, make_draw(key, base), scales.data(), to);
 }
 
 template <bool Packed>
@@ -120,7 +100,7 @@ void decode(const std::string &scheme, const Bytes &scales, const Bytes &symbols
     require(scales.shape(0) == scale_bytes(how, n), "the buffer of scales has the wrong size");
     const Symbols from = checked<Packed>(symbols.data(), symbols.shape(0), n, bits);
     nb::gil_scoped_release unlocked;
-    chosen->decode(how, scales.data(), from, out.data(), n, add);
+    kernels().decode(how, scales.data(), from, out.data(), n, add);
 }
 
 int64_t range_encode(const Floats &x, int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives,
@@ -129,7 +109,7 @@ int64_t range_encode(const Floats &x, int bits, int mantissa, int32_t base, int3
     const Range how = make_range(bits, mantissa, base, positives, negatives, stochastic);
     const Symbols to = checked<true>(out.data(), out.shape(0), n, bits);
     nb::gil_scoped_release unlocked;
-    return chosen->range_encode(how, x.data(), n, make_draw(key, position), to);
+    return kernels().range_encode(how, x.data(), n, make_draw(key, position), to);
 }
 
 template <class Out>
@@ -139,7 +119,7 @@ int64_t range_symbols(const Floats &x, int bits, int mantissa, int32_t base, int
     const Range how = make_range(bits, mantissa, base, positives, negatives, stochastic);
     require(out.shape(0) == n && fits(out.data(), bits), "symbols of up to 8 bits are uint8, others int32, one each");
     nb::gil_scoped_release unlocked;
-    return chosen->range_encode(how, x.data(), n, make_draw(key, position), plain(out.data()));
+    return kernels().range_encode(how, x.data(), n, make_draw(key, position), plain(out.data()));
 }
 
 void range_decode(const Bytes &in, int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives,
@@ -147,7 +127,7 @@ void range_decode(const Bytes &in, int bits, int mantissa, int32_t base, int32_t
     const Range how = make_range(bits, mantissa, base, positives, negatives, false);
     const Symbols from = checked<true>(in.data(), in.shape(0), out.shape(0), bits);
     nb::gil_scoped_release unlocked;
-    chosen->range_decode(how, from, out.data(), out.shape(0), add);
+    kernels().range_decode(how, from, out.data(), out.shape(0), add);
 }
 
 template <class In>
@@ -157,7 +137,7 @@ void range_dequantise(const In &in, int bits, int mantissa, int32_t base, int32_
     const size_t n = out.shape(0);
     require(in.shape(0) == n && fits(in.data(), bits), "symbols of up to 8 bits are uint8, others int32, one each");
     nb::gil_scoped_release unlocked;
-    chosen->range_decode(how, plain(in.data()), out.data(), n, add);
+    kernels().range_decode(how, plain(in.data()), out.data(), n, add);
 }
 
 template <class In>
@@ -166,7 +146,7 @@ void pack(const In &symbols, int bits, const BytesOut &out) {
     const size_t n = symbols.shape(0);
     require(out.shape(0) == packed_size(n, bits), "the buffer of packed symbols has the wrong size");
     nb::gil_scoped_release unlocked;
-    chosen->repack(plain(symbols.data()), bits, n, packed(out.data()));
+    kernels().repack(plain(symbols.data()), bits, n, packed(out.data()));
 }
 
 template <class Out>
@@ -175,20 +155,19 @@ void unpack(const Bytes &in, int bits, const Out &symbols) {
     const size_t n = symbols.shape(0);
     require(in.shape(0) == packed_size(n, bits), "the buffer of packed symbols has the wrong size");
     nb::gil_scoped_release unlocked;
-    chosen->repack(packed(in.data()), bits, n, plain(symbols.data()));
+    kernels().repack(packed(in.data()), bits, n, plain(symbols.data()));
 }
 
 void clip(const Floats &x, size_t bucket, double factor, const FloatsOut &out) {
     require(bucket >= 1, "a bucket holds at least one element");
     require(out.shape(0) == x.shape(0), "the clipped values need a buffer of the same length");
     nb::gil_scoped_release unlocked;
-    chosen->clip(x.data(), x.shape(0), bucket, factor, out.data());
+    kernels().clip(x.data(), x.shape(0), bucket, factor, out.data());
 }
 
 }  // namespace
 
 void bind_quantise(nb::module_ &m) {
-    m.def("use_variant", &use_variant, "name"_a, "Choose 'avx2' or 'baseline' loops; False if this machine lacks them.");
     m.def("quantise_symbols", &encode<false>, "scheme"_a, "x"_a.noconvert(), "levels"_a.noconvert(), "bits"_a,
           "bucket"_a, "l2"_a, "key"_a, "base"_a, "scales"_a.noconvert(), "symbols"_a.noconvert());
     m.def("quantise_encode", &encode<true>, "scheme"_a, "x"_a.noconvert(), "levels"_a.noconvert(), "bits"_a, "bucket"_a,

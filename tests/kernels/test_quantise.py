@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.numbers import same
 from thinwire.errors import CodecError, WireError
 from thinwire.kernels import packing, quantise
 from thinwire.kernels.reference import quantise as reference
@@ -72,12 +73,6 @@ def lengths(rng: random.Random) -> list[int]:
 def unaligned(size: int) -> Tensor:
     """A byte buffer at an odd address, filled with noise."""
     return torch.randint(0, 256, (size + 1,)).to(torch.uint8)[1:]
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Equal bits, all NaNs being one."""
-    equal = a.view(torch.int32) == b.view(torch.int32)
-    return bool((equal | (a.isnan() & b.isnan())).all())
 
 
 @pytest.mark.parametrize(("scheme", "bits"), SCHEMES)

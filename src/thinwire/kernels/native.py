@@ -4,6 +4,7 @@ import importlib
 import warnings
 from types import ModuleType
 
+import torch
 from torch import Tensor
 
 
@@ -21,10 +22,19 @@ def _load() -> ModuleType | None:
 
 
 NATIVE = _load()
+LEAST_SHARED = 1 << 16  # numbers: below 256 KiB a second thread starts too late to help
 
 
 def native_for(*tensors: Tensor) -> ModuleType | None:
     """The compiled kernels if all these tensors are contiguous and on the CPU, else None."""
-    if NATIVE is not None and all(t.device.type == "cpu" and t.is_contiguous() for t in tensors):
-        return NATIVE
-    return None
+    if NATIVE is None:
+        return None
+    for tensor in tensors:
+        if not (tensor.is_cpu and tensor.is_contiguous()):
+            return None
+    return NATIVE
+
+
+def threads_for(numel: int) -> int:
+    """How many threads may work on so many numbers: as many as torch itself would use, one if they are few."""
+    return 1 if numel < LEAST_SHARED else torch.get_num_threads()

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from thinwire.core.spec import DTYPES, Kind, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.kernels import casts
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,7 +49,28 @@ class FP32(_Cast):
 
 
 @dataclass(frozen=True, repr=False)
-class FP16(_Cast):
+class _Short(_Cast):
+    """Numbers of 16 bits, rounded to the nearest, ties to even."""
+
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        values = torch.empty(x.numel(), dtype=DTYPES[self.kind], device=x.device)
+        casts.cast_into(x, values.dtype, values.view(torch.uint8))
+        return Encoded(values)
+
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+        casts.cast_from(encoded.values.contiguous().view(torch.uint8), DTYPES[self.kind], out, add)
+
+    def encode_into(self, x: Tensor, scene: Scene, message: Tensor) -> bool:
+        casts.cast_into(x, DTYPES[self.kind], message)
+        return True
+
+    def decode_from(self, message: Tensor, scene: Scene, out: Tensor, add: bool) -> bool:
+        casts.cast_from(message, DTYPES[self.kind], out, add)
+        return True
+
+
+@dataclass(frozen=True, repr=False)
+class FP16(_Short):
     """IEEE half precision: 10 bits of mantissa, values above 65504 become infinite."""
 
     name: ClassVar[str] = "fp16"
@@ -55,7 +78,7 @@ class FP16(_Cast):
 
 
 @dataclass(frozen=True, repr=False)
-class BF16(_Cast):
+class BF16(_Short):
     """bfloat16: the range of fp32 with 7 bits of mantissa."""
 
     name: ClassVar[str] = "bf16"

@@ -1,8 +1,9 @@
-// What the quantisation kernels take and which of them exist; compiled once for each instruction set.
+// Which loops exist and what they take; each is compiled once for each instruction set.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace thinwire {
 
@@ -48,10 +49,18 @@ struct Kernels {
     void (*range_decode)(const Range &, Symbols from, float *out, size_t n, bool add);
     void (*repack)(Symbols from, int bits, size_t n, Symbols to);
     void (*clip)(const float *x, size_t n, size_t bucket, double factor, float *out);
+    bool (*share)(const float *x, size_t n, uint32_t ranks, const float *residual, float *out);
+    uint32_t (*magnitude)(const float *x, size_t n);
+    void (*shorten)(bool brain, const float *x, size_t n, uint8_t *out);
+    void (*lengthen)(bool brain, const uint8_t *in, size_t n, float *out, bool add);
 };
 
 // nullptr where the compiler cannot build that variant.
 const Kernels *baseline_kernels();
 const Kernels *avx2_kernels();
+
+// The variant that runs: the best one for this machine, unless a test has chosen another.
+const Kernels &kernels();
+bool use_variant(const std::string &name);
 
 }  // namespace thinwire

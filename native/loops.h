@@ -1,14 +1,14 @@
-// The quantisation kernels, plain loops that compilers vectorise. Included once for each instruction set, into a
+// Loops over numbers, plain ones that compilers vectorise. Included once for each instruction set, into a
 // namespace of its own. thinwire.kernels.reference says what they compute; every float operation and its order is
 // the same there, so results are equal bit for bit (build with -ffp-contract=off).
 //
-// All work goes through blocks of 512 symbols that stay in the first-level cache: quantise into bytes, then pack.
+// Quantisers go through blocks of 512 symbols that stay in the first-level cache: quantise into bytes, then pack.
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "quantise_kernels.h"
+#include "kernels.h"
 
 namespace thinwire {
 namespace THINWIRE_VARIANT {
@@ -60,10 +60,13 @@ inline void fetch_block(const float *x) {
 #include "quantise_sums.h"
 #include "quantise_schemes.h"
 #include "quantise_range.h"
+#include "share_loops.h"
+#include "cast_loops.h"
 
 }  // namespace
 
-const Kernels kernels = {encode, decode, range_encode, range_decode, repack, clip};
+const Kernels table = {encode, decode,    range_encode, range_decode, repack, clip,
+                       share,  magnitude, shorten,      lengthen};
 
 }  // namespace THINWIRE_VARIANT
 }  // namespace thinwire

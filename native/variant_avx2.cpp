@@ -4,24 +4,30 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
-#include "quantise_kernels.h"
+#include "kernels.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define THINWIRE_F16C
+#endif
 
 #if defined(__x86_64__) && defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2,f16c"))), apply_to = function)
 #define THINWIRE_VARIANT avx2
-#include "quantise_loops.h"
+#include "loops.h"
 #pragma clang attribute pop
 #elif defined(__x86_64__) && defined(__GNUC__)
 #pragma GCC push_options
-#pragma GCC target("avx2,bmi,bmi2")
+#pragma GCC target("avx2,bmi,bmi2,f16c")
 #define THINWIRE_VARIANT avx2
-#include "quantise_loops.h"
+#include "loops.h"
 #pragma GCC pop_options
 #endif
 
 #ifdef THINWIRE_VARIANT
-const thinwire::Kernels *thinwire::avx2_kernels() { return &thinwire::avx2::kernels; }
+const thinwire::Kernels *thinwire::avx2_kernels() { return &thinwire::avx2::table; }
 #else
 const thinwire::Kernels *thinwire::avx2_kernels() { return nullptr; }
 #endif

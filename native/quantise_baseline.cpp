@@ -1,5 +1,0 @@
-// The kernels for the instruction set that the build names.
-#define THINWIRE_VARIANT baseline
-#include "quantise_loops.h"
-
-const thinwire::Kernels *thinwire::baseline_kernels() { return &thinwire::baseline::kernels; }

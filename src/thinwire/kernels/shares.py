@@ -1,0 +1,51 @@
+"""A rank's share of a mean, and whether numbers are finite: one pass over memory on the CPU, torch elsewhere."""
+
+import struct
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import CodecError
+from thinwire.kernels.native import native_for, threads_for
+from thinwire.kernels.reference import shares as reference
+
+_INFINITY = 0x7F800000  # the bit pattern; those of finite magnitudes lie below, those of NaN above
+_MOST_RANKS = 2**24  # whole numbers up to here are float32 as they are
+
+
+def share_into(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> bool:
+    """out = x / ranks (+ residual) in float32, all of one shape; whether every x / ranks is finite.
+
+    `out` shares no memory with the other two.
+    """
+    if not 1 <= ranks <= _MOST_RANKS:
+        raise CodecError(f"a mean is taken over 1 to {_MOST_RANKS} ranks, not {ranks}")
+    given = (x, out) if residual is None else (x, out, residual)
+    if out.dtype != torch.float32 or any(t.shape != out.shape for t in given):
+        shapes = ", ".join(f"{tuple(t.shape)} of {t.dtype}" for t in given)
+        raise CodecError(f"a share is float32 and of the shape of what it is made from, not {shapes}")
+    native = native_for(*given)
+    if native is None or any(t.dtype != torch.float32 for t in given):
+        return reference.share_into(x, ranks, residual, out)
+    held, threads = 0 if residual is None else residual.data_ptr(), threads_for(x.numel())
+    finite: bool = native.share_into(x.data_ptr(), x.numel(), ranks, held, out.data_ptr(), threads)
+    return finite
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether there is no infinity and no NaN."""
+    native = native_for(x) if x.dtype == torch.float32 else None
+    if native is None:
+        return reference.all_finite(x)
+    largest: int = native.magnitude(x.data_ptr(), x.numel(), threads_for(x.numel()))
+    return largest < _INFINITY
+
+
+def largest_magnitude(x: Tensor) -> Tensor:
+    """max |x| as a tensor of one number, 0 for none, infinite if anything is not finite."""
+    native = native_for(x) if x.dtype == torch.float32 else None
+    if native is None:
+        return reference.largest_magnitude(x)
+    largest: int = native.magnitude(x.data_ptr(), x.numel(), threads_for(x.numel()))
+    (value,) = struct.unpack("<f", struct.pack("<I", min(largest, _INFINITY)))
+    return torch.tensor([value])

@@ -1,0 +1,107 @@
+"""Shares of a mean: the compiled pass gives the bits of torch's division and addition, and finds what is not finite."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kernels.numbers import any_bits, same
+from thinwire.errors import CodecError
+from thinwire.kernels import native, shares
+from thinwire.kernels.reference import shares as reference
+
+LENGTHS = [*range(40), 63, 64, 65, 511, 512, 1023, 1100]
+RANKS = [1, 2, 3, 4, 5, 7, 8, 12, 1000, 1024, 2**24 - 1, 2**24]
+LONG = 200_001
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_share_is_torchs_quotient_and_sum(ranks: int, variant: str) -> None:
+    for n in LENGTHS:
+        x, residual = any_bits(n, n), any_bits(n, n + 1)
+        for held in (None, residual):
+            out, expected = torch.empty(n), x / ranks
+            finite = shares.share_into(x, ranks, held, out)
+            assert finite == bool(torch.isfinite(expected).all())
+            assert same(out, expected if held is None else expected + held)
+
+
+@given(st.integers(0, 300), st.integers(1, 64), st.integers(0, 2**31))
+def test_the_reference_agrees(n: int, ranks: int, seed: int) -> None:
+    x, residual = torch.randn(n, generator=torch.Generator().manual_seed(seed)), any_bits(n, seed)
+    ours, theirs = torch.empty(n), torch.empty(n)
+    assert shares.share_into(x, ranks, residual, ours) == reference.share_into(x, ranks, residual, theirs)
+    assert same(ours, theirs)
+
+
+def test_an_infinite_residual_is_not_an_infinite_share() -> None:
+    out = torch.empty(3)
+    assert shares.share_into(torch.ones(3), 2, torch.tensor([0.0, math.inf, math.nan]), out)
+    assert not shares.share_into(torch.tensor([0.0, math.inf, 1.0]), 2, None, out)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_one_number_that_is_not_finite_is_found_anywhere(bad: float, variant: str) -> None:
+    for n in (1, 2, 31, 33, 9000, LONG):
+        x, out = torch.full((n,), 3.4e38), torch.empty(n)
+        assert shares.all_finite(x)
+        for at in {0, n // 2, n - 1, min(n - 1, 8192)}:
+            x[at] = bad
+            assert not shares.all_finite(x)
+            assert not shares.share_into(x, 3, None, out)
+            assert shares.largest_magnitude(x).item() == math.inf
+            x[at] = 1.0
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, residual = any_bits(LONG, 1).nan_to_num(0.5, 1.0, -1.0), any_bits(LONG, 2)
+    expected = x / 3 + residual
+    largest = x.abs().amax()
+    monkeypatch.setattr(native, "LEAST_SHARED", 0)
+    torch.set_num_threads(threads)
+    try:
+        out = torch.empty(LONG)
+        assert shares.share_into(x, 3, residual, out)
+        assert same(out, expected)
+        assert shares.largest_magnitude(x).item() == largest.item()
+        x[LONG - 1] = math.nan
+        assert not shares.all_finite(x)
+        assert not shares.share_into(x, 3, residual, out)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_largest_magnitude_is_that_of_torch(variant: str) -> None:
+    for n in LENGTHS[1:]:
+        x = any_bits(n, n)
+        assert torch.equal(shares.largest_magnitude(x), reference.largest_magnitude(x))
+    assert shares.largest_magnitude(torch.empty(0)).item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_types_become_float32_before_they_are_divided(dtype: torch.dtype) -> None:
+    x, out = torch.randn(100, generator=torch.Generator().manual_seed(0)).to(dtype), torch.empty(100)
+    assert shares.share_into(x, 3, None, out)
+    assert torch.equal(out, x.float() / 3)
+    assert shares.all_finite(x)
+
+
+def test_strided_and_shaped_tensors_are_taken() -> None:
+    x, out = torch.randn(20, 10, generator=torch.Generator().manual_seed(0)), torch.empty(10, 20)
+    assert shares.share_into(x.t(), 5, None, out)
+    assert torch.equal(out, x.t() / 5)
+
+
+def test_wrong_buffers_are_refused() -> None:
+    x = torch.zeros(4)
+    with pytest.raises(CodecError, match="of the shape"):
+        shares.share_into(x, 2, None, torch.zeros(5))
+    with pytest.raises(CodecError, match="of the shape"):
+        shares.share_into(x, 2, torch.zeros(3), torch.zeros(4))
+    with pytest.raises(CodecError, match="float32"):
+        shares.share_into(x, 2, None, torch.zeros(4, dtype=torch.float64))
+    with pytest.raises(CodecError, match="not 0"):
+        shares.share_into(x, 0, None, torch.zeros(4))
