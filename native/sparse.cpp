@@ -2,6 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
+
 #include "wire.h"
 
 namespace nb = nanobind;
@@ -40,6 +42,14 @@ void scatter_add(FloatsOut out, Positions indices, Floats values) {
     for (size_t i = 0; i < count; i++) out.data()[at[i]] += values.data()[i];
 }
 
+size_t union_ascending(Positions a, Positions b, PositionsOut out) {
+    nb::gil_scoped_release release;
+    if (out.size() < a.size() + b.size())
+        throw thinwire::CodecError("A union may be as long as both its parts; give it that much memory.");
+    const int64_t *end = std::set_union(a.data(), a.data() + a.size(), b.data(), b.data() + b.size(), out.data());
+    return size_t(end - out.data());
+}
+
 }  // namespace
 
 void bind_sparse(nb::module_ &m) {
@@ -48,4 +58,6 @@ void bind_sparse(nb::module_ &m) {
     m.def("write_above", &write_above, nb::arg("x").noconvert(), nb::arg("key"), nb::arg("out").noconvert());
     m.def("scatter_add", &scatter_add, nb::arg("out").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("values").noconvert());
+    m.def("union_ascending", &union_ascending, nb::arg("a").noconvert(), nb::arg("b").noconvert(),
+          nb::arg("out").noconvert());
 }

@@ -155,3 +155,10 @@ def test_scatter_add_refuses_positions_outside_and_changes_nothing(indices: list
         with pytest.raises(CodecError, match="position inside"):
             add(out, torch.tensor(indices), torch.ones(2))
         assert torch.equal(out, torch.zeros(3))
+
+
+@given(st.sets(st.integers(0, 80)), st.sets(st.integers(0, 80)))
+def test_a_union_has_every_position_once(a: set[int], b: set[int]) -> None:
+    parts = [torch.tensor(sorted(part), dtype=torch.int64) for part in (a, b)]
+    for union in (sparse.union, reference.union):
+        assert union(*parts).tolist() == sorted(a | b)

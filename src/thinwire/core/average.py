@@ -16,6 +16,7 @@ from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Parts, Scene, empty_like_spec
 from thinwire.core.wire import Link
 from thinwire.errors import CodecError
+from thinwire.kernels.shares import all_finite, share_into
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ def average(
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
     if all_finite(mean):
         if want_own:
-            sent = _walk_back(codec, path.prefix, scenes, own, 1)
-            _settle(codec, slot, scenes, given, sent, held_back, turn)
+            _settle(codec, slot, scenes, path.prefix, given, own, held_back, turn)
         for i in codec.working:
             codec.stages[i].observe(mean, scenes[i])
         slot.steps += 1
@@ -154,16 +154,23 @@ def _given(
 ) -> tuple[Tensor, Tensor | None]:
     """This rank's share of the mean with what is owed from earlier steps, and the part of that still held back."""
     flat = tensor.detach().reshape(-1)
-    share = turn.empty(landing) if codec.working else landing  # what does not go through a chain is summed in place
-    torch.div(flat, turn.ranks, out=share) if flat.dtype == share.dtype else share.copy_(flat).div_(turn.ranks)
-    if codec.working and not all_finite(share):
+    if not codec.working:  # summed in place
+        torch.div(flat, turn.ranks, out=landing)
+        return landing if slot.residual is None else landing.add_(slot.residual), None
+    share, residual = turn.empty(landing), slot.residual
+    if residual is not None and residual.dtype != share.dtype:
+        residual = residual.float()
+    simple = all(codec.stages[i].takes_as_given for i in codec.working)
+    if not share_into(flat, turn.ranks, residual if simple else None, share):
         # whatever the chain selects or sends, the others must see it
         return share.fill_(float("nan")), None
+    if simple:
+        return share, None
     for i in codec.working:
         share = codec.stages[i].accumulate(share, scenes[i])
-    if slot.residual is None:
+    if residual is None:
         return share, None
-    released = residual = slot.residual.float()
+    released = residual
     for i in codec.working:
         released = codec.stages[i].release(released, scenes[i])
     share += released
@@ -217,12 +224,26 @@ def _walk_back(
 
 
 def _settle(
-    codec: Codec, slot: Slot, scenes: list[Scene], given: Tensor, sent: Tensor, held_back: Tensor | None, turn: Turn
+    codec: Codec,
+    slot: Slot,
+    scenes: list[Scene],
+    prefix: Sequence[int],
+    given: Tensor,
+    own: Tensor,
+    held_back: Tensor | None,
+    turn: Turn,
 ) -> None:
     """Hold what was given and not delivered, and tell the stages what was."""
     held = slot.residual
     in_place = codec.feedback == "fp32" and codec.beta == 1.0 and held is not None and held.dtype == given.dtype
-    missing = torch.sub(given, sent, out=held if in_place else turn.empty(given))
+    missing = held if in_place and held is not None else turn.empty(given)
+    settling = [i for i in codec.working if codec.stages[i].settles]
+    only = codec.stages[prefix[0]] if len(prefix) == 1 and not settling else None
+    if only is None or not only.undelivered(given, own, scenes[prefix[0]], missing):
+        sent = _walk_back(codec, prefix, scenes, own, 1)
+        torch.sub(given, sent, out=missing)
+        for i in settling:
+            codec.stages[i].settle(sent, scenes[i])
     if turn.measure and scenes:
         scenes[0].notes |= {"lost": float(missing.square().sum()), "given": float(given.square().sum())}
     if codec.feedback != "off":
@@ -232,16 +253,9 @@ def _settle(
             missing = torch.lerp(held.float(), missing, codec.beta)
         if not in_place:
             slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing.clone()
-    for i in codec.working:
-        codec.stages[i].settle(sent, scenes[i])
 
 
 def _elements_sent(codec: Codec, scenes: list[Scene]) -> dict[str, float]:
     """How many numbers left the chain; stages that choose their own count note it themselves."""
     specs = codec.specs(scenes[0].spec)
     return {"elements_sent": min(spec.numel for spec in specs if spec.kind not in ("bytes", "int32"))}
-
-
-def all_finite(x: Tensor) -> bool:
-    """One pass in the usual case: a finite sum has only finite terms."""
-    return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())

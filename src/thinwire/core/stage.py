@@ -149,6 +149,12 @@ class Stage:
     def feeds(self) -> bool:
         return not self.unbiased
 
+    @property
+    def takes_as_given(self) -> bool:
+        """Whether gradient and residual enter as they are, because neither `accumulate` nor `release` is overridden."""
+        mine = type(self)
+        return mine.accumulate is Stage.accumulate and mine.release is Stage.release
+
     # Sizes, before data.
 
     def out(self, spec: Spec) -> Spec:
@@ -217,6 +223,10 @@ class Stage:
     def parts(self, x: Tensor, scene: Scene) -> Parts | None:
         """For an additive stage that can work on a few parts at a time, so that a ring overlaps work and transfer."""
         return None
+
+    def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
+        """Write `given` less what `own` decodes to into `out`, if that is faster than decoding; False: it is not."""
+        return False
 
     def settle(self, sent: Tensor, scene: Scene) -> None:
         """Change the state that depends on what this rank delivered (`sent`, in the segment's own space)."""

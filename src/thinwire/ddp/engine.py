@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.core.average import Turn, all_finite, average
+from thinwire.core.average import Turn, average
 from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.plan import Decision, Plan
 from thinwire.core.slot import Slot
 from thinwire.core.together import together
 from thinwire.ddp.meter import Entry, Meter, Tally, metered
+from thinwire.kernels.shares import all_finite
 from thinwire.worlds.distributed import Distributed
 
 _PLAIN = Codec()

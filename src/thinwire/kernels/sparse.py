@@ -43,3 +43,12 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor) -> None:
         reference.scatter_add(out, indices, values)
     else:
         native.scatter_add(out, indices, values)
+
+
+def union(a: Tensor, b: Tensor) -> Tensor:
+    """Ascending positions that are in a or b, both ascending and without repetition."""
+    native = native_for(a, b)
+    if native is None:
+        return reference.union(a, b)
+    out = torch.empty(a.numel() + b.numel(), dtype=torch.int64)
+    return out[: native.union_ascending(a, b, out)]

@@ -40,7 +40,6 @@ class Importance(Stage):
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
-    settles: ClassVar[bool] = True
     held: ClassVar[tuple[str, ...]] = ("velocity",)
     shown: ClassVar[tuple[str, ...]] = ("density",)
 
@@ -127,7 +126,7 @@ class Importance(Stage):
             mask = coders.pack_indices(self.important(x, kept, scene), x.numel())
         scene.count("mask_bytes", mask.numel())
         replies = yield AllGather([mask], exact=False)
-        indices = _union([coders.unpack_indices(replies[node][0], x.numel()) for node in nodes], x.numel())
+        indices = _union([coders.unpack_indices(replies[node][0], x.numel()) for node in nodes])
         scene.count("elements_sent", indices.numel())
         return indices
 
@@ -149,22 +148,26 @@ class Importance(Stage):
         return chosen if chosen.numel() else sparse.largest(scores, 1)
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        return Encoded(x if scene.context is None else x[scene.context])
+        return Encoded(x if scene.context is None else x.index_select(0, scene.context))
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         scatter(encoded.values, scene.context, out, add)
 
-    def settle(self, sent: Tensor, scene: Scene) -> None:
+    def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
+        if scene.context is None:
+            return False
+        sparse.scatter_add(out.copy_(given), scene.context, -own)
+        return True
+
+    def observe(self, mean: Tensor, scene: Scene) -> None:
+        if self.warmup:
+            scene.state["steps"] += 1
         if self.momentum == 0:
             return
         velocity, indices = scene.stash, scene.context
         if self.masking and indices is not None and indices.numel() < velocity.numel():
             velocity = velocity.index_fill(0, indices, 0.0)
         scene.state["velocity"] = velocity
-
-    def observe(self, mean: Tensor, scene: Scene) -> None:
-        if self.warmup:
-            scene.state["steps"] += 1
 
 
 def importance(v: Tensor, weights: Tensor, guard: float) -> Tensor:
@@ -191,10 +194,8 @@ def scatter(values: Tensor, indices: Tensor | None, out: Tensor, add: bool) -> N
         sparse.scatter_add(out, indices, values)
 
 
-def _union(masks: list[Tensor], numel: int) -> Tensor:
-    if len(masks) == 1:
-        return masks[0]
-    chosen = torch.zeros(numel, dtype=torch.bool, device=masks[0].device)
-    for mask in masks:
-        chosen[mask] = True
-    return chosen.nonzero().view(-1)
+def _union(masks: list[Tensor]) -> Tensor:
+    union = masks[0]
+    for mask in masks[1:]:
+        union = sparse.union(union, mask)
+    return union

@@ -58,3 +58,9 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor) -> None:
     ):
         raise CodecError("Every value needs a position inside the tensor; check indices and values.")
     out.index_add_(0, indices, values)
+
+
+def union(a: Tensor, b: Tensor) -> Tensor:
+    """Ascending positions that are in a or b, both ascending and without repetition."""
+    positions: Tensor = torch.unique(torch.cat([a, b]))
+    return positions
