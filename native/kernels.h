@@ -42,6 +42,16 @@ struct Draw {
     uint32_t high;   // of the key
 };
 
+// Integers of `bits` bits in `count` lanes. On the way in, x * lift * factor is rounded to within +-levels; on the way
+// out, an integer is multiplied by factor and by lift.
+struct Lanes {
+    int bits;
+    size_t count;
+    int32_t levels;
+    float lift;
+    float factor;
+};
+
 struct Kernels {
     void (*encode)(const Scaled &, const float *x, size_t n, Draw, uint8_t *scales, Symbols to);
     void (*decode)(const Scaled &, const uint8_t *scales, Symbols from, float *out, size_t n, bool add);
@@ -53,6 +63,8 @@ struct Kernels {
     uint32_t (*magnitude)(const float *x, size_t n);
     void (*shorten)(bool brain, const float *x, size_t n, uint8_t *out);
     void (*lengthen)(bool brain, const uint8_t *in, size_t n, float *out, bool add);
+    void (*lanes_encode)(const Lanes &, const float *x, size_t n, Draw, size_t begin, size_t end, int32_t *lanes);
+    void (*lanes_decode)(const Lanes &, const int32_t *lanes, size_t n, size_t begin, size_t end, float *out, bool add);
 };
 
 // nullptr where the compiler cannot build that variant.
