@@ -58,6 +58,7 @@ struct Kernels {
     int64_t (*range_encode)(const Range &, const float *x, size_t n, Draw, Symbols to);
     void (*range_decode)(const Range &, Symbols from, float *out, size_t n, bool add);
     void (*repack)(Symbols from, int bits, size_t n, Symbols to);
+    double (*sum_of_squares)(const float *x, size_t n);
     void (*clip)(const float *x, size_t n, size_t bucket, double factor, float *out);
     bool (*share)(const float *x, size_t n, uint32_t ranks, const float *residual, float *out);
     uint32_t (*magnitude)(const float *x, size_t n);

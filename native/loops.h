@@ -66,7 +66,7 @@ inline void fetch_block(const float *x) {
 
 }  // namespace
 
-const Kernels table = {encode, decode,    range_encode, range_decode, repack, clip,
+const Kernels table = {encode, decode,    range_encode, range_decode, repack,       sum_of_squares, clip,
                        share,  magnitude, shorten,      lengthen,     lanes_encode, lanes_decode};
 
 }  // namespace THINWIRE_VARIANT
