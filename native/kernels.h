@@ -42,17 +42,30 @@ struct Draw {
     uint32_t high;   // of the key
 };
 
+// Integers of `bits` bits in `count` lanes. On the way in, x * lift * factor is rounded to within +-levels; on the way
+// out, an integer is multiplied by factor and by lift.
+struct Lanes {
+    int bits;
+    size_t count;
+    int32_t levels;
+    float lift;
+    float factor;
+};
+
 struct Kernels {
     void (*encode)(const Scaled &, const float *x, size_t n, Draw, uint8_t *scales, Symbols to);
     void (*decode)(const Scaled &, const uint8_t *scales, Symbols from, float *out, size_t n, bool add);
     int64_t (*range_encode)(const Range &, const float *x, size_t n, Draw, Symbols to);
     void (*range_decode)(const Range &, Symbols from, float *out, size_t n, bool add);
     void (*repack)(Symbols from, int bits, size_t n, Symbols to);
+    double (*sum_of_squares)(const float *x, size_t n);
     void (*clip)(const float *x, size_t n, size_t bucket, double factor, float *out);
     bool (*share)(const float *x, size_t n, uint32_t ranks, const float *residual, float *out);
     uint32_t (*magnitude)(const float *x, size_t n);
     void (*shorten)(bool brain, const float *x, size_t n, uint8_t *out);
     void (*lengthen)(bool brain, const uint8_t *in, size_t n, float *out, bool add);
+    void (*lanes_encode)(const Lanes &, const float *x, size_t n, Draw, size_t begin, size_t end, int32_t *lanes);
+    void (*lanes_decode)(const Lanes &, const int32_t *lanes, size_t n, size_t begin, size_t end, float *out, bool add);
 };
 
 // nullptr where the compiler cannot build that variant.

@@ -62,11 +62,12 @@ inline void fetch_block(const float *x) {
 #include "quantise_range.h"
 #include "share_loops.h"
 #include "cast_loops.h"
+#include "lane_loops.h"
 
 }  // namespace
 
-const Kernels table = {encode, decode,    range_encode, range_decode, repack, clip,
-                       share,  magnitude, shorten,      lengthen};
+const Kernels table = {encode, decode,    range_encode, range_decode, repack,       sum_of_squares, clip,
+                       share,  magnitude, shorten,      lengthen,     lanes_encode, lanes_decode};
 
 }  // namespace THINWIRE_VARIANT
 }  // namespace thinwire

@@ -65,6 +65,8 @@ inline double tree_sum(const float *x, size_t count, size_t width) {
     return sum_node<F>(x, count, span, power_of_two_from((width + span - 1) / span)) + 0.0;
 }
 
+double sum_of_squares(const float *x, size_t n) { return tree_sum<Square>(x, n, n); }
+
 inline float capped(double value) { return static_cast<float>(std::min(value, static_cast<double>(kLargest))); }
 
 inline uint32_t largest_magnitude(const float *x, size_t n) {

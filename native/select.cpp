@@ -21,6 +21,24 @@ inline uint32_t key_of(float v) {
     return bits & kMostKey;
 }
 
+// Where keys come from: numbers as they lie in memory, or
+struct Plain {
+    const float *x;
+    float at(size_t i) const { return x[i]; }
+    const float *block(size_t i, size_t, float *) const { return x + i; }
+};
+
+// importances, computed when they are looked at: |v| / (|w| + floor) * ranks.
+struct Scored {
+    const float *v, *w;
+    float floor, ranks;
+    float at(size_t i) const { return __builtin_fabsf(v[i]) / (__builtin_fabsf(w[i]) + floor) * ranks; }
+    const float *block(size_t i, size_t some, float *buffer) const {
+        for (size_t j = 0; j < some; j++) buffer[j] = at(i + j);
+        return buffer;
+    }
+};
+
 struct Choice {
     uint32_t key;  // everything above is taken,
     size_t ties;   // and so many of the first that are equal
@@ -43,21 +61,42 @@ inline __attribute__((always_inline)) bool has_key(const float *x, size_t some, 
     return same > 0;
 }
 
+// A one for everything at or above `low`, so that eight at a time can be passed over.
+inline __attribute__((always_inline)) void mark(const float *x, size_t some, uint32_t low, uint8_t *hits) {
+    for (size_t j = 0; j < some; j++) hits[j] = int32_t(key_of(x[j])) >= int32_t(low);
+    for (size_t j = some; j < kBlock; j++) hits[j] = 0;
+}
+
 // Appends the position and key of everything at or above `low`; returns room+1 or more when there is too much of it.
-THINWIRE_CLONES size_t collect(const float *x, size_t n, uint32_t low, uint32_t *where, uint32_t *keys, size_t room) {
+template <class Source>
+inline __attribute__((always_inline)) size_t collect_from(Source from, size_t n, uint32_t low, uint32_t *where,
+                                                          uint32_t *keys, size_t room) {
     size_t found = 0;
+    alignas(64) float buffer[kBlock];
+    alignas(64) uint8_t hits[kBlock];
     for (size_t i = 0; i < n; i += kBlock) {
         const size_t some = std::min(kBlock, n - i);
-        if (some == kBlock && !any_at_least(x + i, low)) continue;
+        const float *x = some == kBlock ? from.block(i, kBlock, buffer) : from.block(i, some, buffer);
+        if (some == kBlock && !any_at_least(x, low)) continue;
         if (found > room) break;
-        for (size_t j = i; j < i + some; j++) {
-            const uint32_t key = key_of(x[j]);
-            where[found] = uint32_t(j);
-            keys[found] = key;
-            found += key >= low;
+        some == kBlock ? mark(x, kBlock, low, hits) : mark(x, some, low, hits);
+        for (size_t part = 0; part < some; part += 8) {
+            for (uint64_t left = load64(hits + part); left; left &= left - 1) {
+                const size_t j = part + size_t(__builtin_ctzll(left)) / 8;
+                where[found] = uint32_t(i + j);
+                keys[found++] = key_of(x[j]);
+            }
         }
     }
     return found;
+}
+
+THINWIRE_CLONES size_t collect(Plain from, size_t n, uint32_t low, uint32_t *where, uint32_t *keys, size_t room) {
+    return collect_from(from, n, low, where, keys, room);
+}
+
+THINWIRE_CLONES size_t collect(Scored from, size_t n, uint32_t low, uint32_t *where, uint32_t *keys, size_t room) {
+    return collect_from(from, n, low, where, keys, room);
 }
 
 // Counts the keys above `high` and keeps those from `low` to `high`; more than `room` of them means a poor guess.
@@ -124,11 +163,12 @@ THINWIRE_CLONES void write_choice(const float *x, size_t n, Choice choice, int64
 }
 
 // Two keys that the k-th largest lies between, almost surely, if the sample looks like the rest.
-Bracket bracket(const float *x, size_t n, size_t k) {
+template <class Source>
+Bracket bracket(Source from, size_t n, size_t k) {
     const size_t stride = std::max<size_t>(1, n / kSample) | 1;  // odd: does not fall in step with rows of a matrix
     std::vector<uint32_t> sample;
     sample.reserve(n / stride + 1);
-    for (size_t i = stride / 2; i < n; i += stride) sample.push_back(key_of(x[i]));
+    for (size_t i = stride / 2; i < n; i += stride) sample.push_back(key_of(from.at(i)));
     const double expected = double(k) / double(n) * double(sample.size());
     const double share = std::min(1.0, double(k) / double(n));
     const double margin = 4 * __builtin_sqrt(expected * (1 - share)) + 4;
@@ -192,11 +232,12 @@ bool guess_holds(const float *x, size_t n, size_t k, uint32_t key, Choice *choic
 }
 
 // Few are wanted: keep all candidates of one pass with their positions, and choose among those.
-bool take_candidates(const float *x, size_t n, size_t k, Bracket guess, int64_t *out) {
+template <class Source>
+bool take_candidates(Source from, size_t n, size_t k, Bracket guess, int64_t *out) {
     const size_t room = k + k / 2 + n / 64 + 1024;
     const std::unique_ptr<uint32_t[]> buffer(new uint32_t[2 * (room + 2 * kBlock)]);
     uint32_t *where = buffer.get(), *keys = where + room + 2 * kBlock;
-    const size_t count = collect(x, n, guess.low, where, keys, room);
+    const size_t count = collect(from, n, guess.low, where, keys, room);
     if (count < k || count > room) return false;
     const Choice choice = choose(keys, count, guess.high, k);
     size_t found = 0, ties = choice.ties;
@@ -224,17 +265,30 @@ bool choose_in_band(const float *x, size_t n, size_t k, Bracket guess, Choice *c
 
 void largest(const float *x, size_t n, size_t k, int64_t *out) {
     if (k == 0) return;
-    const Bracket guess = bracket(x, n, k);
+    const Bracket guess = bracket(Plain{x}, n, k);
     Choice choice{};
     if (guess.low == guess.high) {
         if (!guess_holds(x, n, k, guess.low, &choice)) choice = choose_by_radix(x, n, k);
     } else if (k <= n / kFew) {
-        if (take_candidates(x, n, k, guess, out)) return;
+        if (take_candidates(Plain{x}, n, k, guess, out)) return;
         choice = choose_by_radix(x, n, k);
     } else if (!choose_in_band(x, n, k, guess, &choice)) {
         choice = choose_by_radix(x, n, k);
     }
     write_choice(x, n, choice, out, k);
+}
+
+bool most_important(const float *v, const float *w, size_t n, float floor, float ranks, size_t k, int64_t *out) {
+    if (k == 0) return true;
+    if (k > n / kFew) return false;
+    const Scored scores{v, w, floor, ranks};
+    const Bracket guess = bracket(scores, n, k);
+    return guess.low != guess.high && take_candidates(scores, n, k, guess, out);
+}
+
+THINWIRE_CLONES void importances(const float *v, const float *w, size_t n, float floor, float ranks, float *out) {
+    const Scored scores{v, w, floor, ranks};
+    for (size_t i = 0; i < n; i++) out[i] = scores.at(i);
 }
 
 size_t count_above(const float *x, size_t n, uint32_t key) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "kernels.h"
+#include "pages.h"
 #include "wire.h"
 
 namespace nb = nanobind;
@@ -28,6 +30,30 @@ size_t count_above(Floats x, uint32_t key) {
 void write_above(Floats x, uint32_t key, PositionsOut out) {
     nb::gil_scoped_release release;
     thinwire::write_above(x.data(), x.size(), key, out.data(), out.size());
+}
+
+double sum_of_squares(Floats x) {
+    nb::gil_scoped_release release;
+    return thinwire::kernels().sum_of_squares(x.data(), x.size());
+}
+
+void same_length(size_t v, size_t w) {
+    if (v != w) throw thinwire::CodecError("Every number needs a weight; pass the weights of this very tensor.");
+}
+
+void importances(Floats v, Floats w, double floor, float ranks, FloatsOut out) {
+    same_length(v.size(), w.size());
+    same_length(v.size(), out.size());
+    nb::gil_scoped_release release;
+    thinwire::expect_to_fill(out.data(), out.nbytes());
+    thinwire::importances(v.data(), w.data(), v.size(), static_cast<float>(floor), ranks, out.data());
+}
+
+bool most_important(Floats v, Floats w, double floor, float ranks, PositionsOut out) {
+    same_length(v.size(), w.size());
+    nb::gil_scoped_release release;
+    return thinwire::most_important(v.data(), w.data(), v.size(), static_cast<float>(floor), ranks, out.size(),
+                                    out.data());
 }
 
 // Checks all positions before it changes anything.
@@ -56,6 +82,11 @@ void bind_sparse(nb::module_ &m) {
     m.def("largest", &largest, nb::arg("x").noconvert(), nb::arg("out").noconvert());
     m.def("count_above", &count_above, nb::arg("x").noconvert(), nb::arg("key"));
     m.def("write_above", &write_above, nb::arg("x").noconvert(), nb::arg("key"), nb::arg("out").noconvert());
+    m.def("sum_of_squares", &sum_of_squares, nb::arg("x").noconvert());
+    m.def("importances", &importances, nb::arg("v").noconvert(), nb::arg("w").noconvert(), nb::arg("floor"),
+          nb::arg("ranks"), nb::arg("out").noconvert());
+    m.def("most_important", &most_important, nb::arg("v").noconvert(), nb::arg("w").noconvert(), nb::arg("floor"),
+          nb::arg("ranks"), nb::arg("out").noconvert());
     m.def("scatter_add", &scatter_add, nb::arg("out").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("values").noconvert());
     m.def("union_ascending", &union_ascending, nb::arg("a").noconvert(), nb::arg("b").noconvert(),

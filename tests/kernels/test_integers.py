@@ -5,16 +5,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire.kernels import integers
+from thinwire.errors import CodecError
+from thinwire.kernels import integers, native
 from thinwire.kernels.reference import integers as reference
 
 
 @pytest.mark.parametrize("bits", range(2, 17))
-def test_compiled_equals_reference(bits: int) -> None:
+def test_compiled_equals_reference(bits: int, variant: str) -> None:
     levels = max(1, (2 ** (bits - 1) - 1) // 3)
     for numel in (0, 1, 2, 7, 8, 31, 32, 33, 511, 1100):
         x = torch.randn(numel, generator=torch.Generator().manual_seed(numel)) * 3
         x[: numel // 4] = 0.0
+        x[::5] *= 1e-41
+        x[::7] = torch.tensor([-0.0, 3e38, float("inf"), float("-inf"), -5e9])[: len(x[::7])].repeat(200)[: len(x[::7])]
         for base in (0, 5, 2**32 - 3):
             args = (x, bits, levels, 1.0, levels / 4.0, 0x123456789ABCDEF, base)
             lanes = integers.integers_encode(*args)
@@ -39,3 +42,26 @@ def test_sums_of_lanes_are_lanes_of_sums(bits: int, numel: int, ranks: int) -> N
     out = torch.empty(numel)
     integers.integers_decode(lanes.to(torch.int32), bits, 1.0, 1.0, out, False)
     assert torch.equal(out, torch.stack(codes).sum(0))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_threads_change_nothing(bits: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    numel = 1_000_003
+    x = torch.randn(numel, generator=torch.Generator().manual_seed(0))
+    lanes, sums = reference.integers_encode(x, bits, 7, 1.0, 2.0, 9, 5), torch.ones(numel)
+    reference.integers_decode(lanes, bits, 0.5, 3.0, sums, True)
+    monkeypatch.setattr(native, "LEAST_SHARED", 0)
+    torch.set_num_threads(threads)
+    try:
+        out = torch.ones(numel)
+        assert torch.equal(integers.integers_encode(x, bits, 7, 1.0, 2.0, 9, 5), lanes)
+        integers.integers_decode(lanes, bits, 0.5, 3.0, out, True)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(out, sums)
+
+
+def test_lanes_of_another_length_are_refused(variant: str) -> None:
+    with pytest.raises(CodecError, match="do not fit"):
+        integers.integers_decode(torch.zeros(3, dtype=torch.int32), 8, 1.0, 1.0, torch.zeros(13), False)

@@ -14,7 +14,8 @@ from thinwire.core.spec import Spec
 from thinwire.core.stage import Scene
 from thinwire.errors import CodecError
 from thinwire.kernels import sparse
-from thinwire.stages.importance import Importance, importance, mask_nodes
+from thinwire.kernels.importance import importance
+from thinwire.stages.importance import Importance, mask_nodes
 from thinwire.worlds.simulated import Outcome, simulate
 
 torch.set_num_threads(1)

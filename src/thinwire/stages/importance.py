@@ -13,6 +13,7 @@ from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage, State
 from thinwire.errors import CodecError
 from thinwire.kernels import coders, sparse
+from thinwire.kernels.importance import importance, most_important
 from thinwire.kernels.reference.hashing import hash32
 from thinwire.stages.momentum import clipped, next_velocity, rescale_velocity
 
@@ -137,9 +138,10 @@ class Importance(Stage):
                 f"{self} compares gradients with weights, and has none;"
                 " pass weights=, and let it be the first stage of its chain."
             )
-        scores = importance(x, scene.weights, self.guard) * scene.ranks  # x is 1/P of the rank's own gradient
+        given = (x, scene.weights, self.guard, scene.ranks)  # x is 1/P of the rank's own gradient
         if self.density is not None:
-            return sparse.largest(scores, kept)
+            return most_important(*given, kept)
+        scores = importance(*given)
         if self.threshold is not None:
             chosen = sparse.above(scores, self.threshold)
         else:
@@ -168,14 +170,6 @@ class Importance(Stage):
         if self.masking and indices is not None and indices.numel() < velocity.numel():
             velocity = velocity.index_fill(0, indices, 0.0)
         scene.state["velocity"] = velocity
-
-
-def importance(v: Tensor, weights: Tensor, guard: float) -> Tensor:
-    """|v| / (|w| + guard * rms(w)); |v| where all weights are zero. Never NaN for finite input."""
-    scale = torch.linalg.vector_norm(weights, dtype=torch.float64) / math.sqrt(max(weights.numel(), 1))
-    floor = (guard * scale).float()
-    size = weights.abs() + floor
-    return v.abs() / torch.where(floor > 0, size, torch.ones_like(size))
 
 
 def mask_nodes(key: int, count: int, ranks: int) -> list[int]:

@@ -14,6 +14,7 @@ from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError
 from thinwire.kernels.integers import integers_decode, integers_encode, lane_count
 from thinwire.kernels.reference.quantise import single
+from thinwire.kernels.shares import largest_magnitude
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,9 +56,7 @@ class Integers(Stage):
     def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
         """The largest magnitude on any rank; infinite if any rank has a non-finite value."""
         self.levels(scene.ranks)
-        largest = x.abs().amax().reshape(1) if x.numel() else x.new_zeros(1)
-        largest = torch.where(torch.isfinite(largest), largest, torch.full_like(largest, float("inf")))
-        (shared,) = yield AllReduce([largest], "max")
+        (shared,) = yield AllReduce([largest_magnitude(x)], "max")
         return shared
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:

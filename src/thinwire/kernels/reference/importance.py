@@ -1,0 +1,25 @@
+"""How much a number matters for its weight: the specification of `thinwire.kernels.importance`."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels.reference.quantise import tree_sum
+from thinwire.kernels.reference.sparse import largest
+
+
+def importance(v: Tensor, weights: Tensor, guard: float, ranks: int = 1) -> Tensor:
+    """|v| / (|w| + guard * rms(w)) * ranks; |v| * ranks where all weights are zero. Never NaN for finite input.
+
+    rms(w) is summed in float64, in the order of `tree_sum`.
+    """
+    squares = tree_sum(weights.double().square().view(1, -1)) if weights.numel() else weights.new_zeros(1).double()
+    floor = (guard * (squares.sqrt() / math.sqrt(max(weights.numel(), 1)))).float()
+    size = weights.abs() + floor
+    return v.abs() / torch.where(floor > 0, size, torch.ones_like(size)) * ranks
+
+
+def most_important(v: Tensor, weights: Tensor, guard: float, ranks: int, k: int) -> Tensor:  # [numel] -> [k]
+    """Ascending positions of the k largest importances; among equals the first ones."""
+    return largest(importance(v, weights, guard, ranks), k)
