@@ -82,7 +82,10 @@ class CollectiveRow:
         return f"{self.codec}, {self.link}"
 
     def judged(self) -> list[tuple[str, float | None, Target | None]]:
-        return [("speed-up", self.speedup, self.speedup_target), ("share of the wire", self.wire_share, self.wire_target)]
+        return [
+            ("speed-up", self.speedup, self.speedup_target),
+            ("share of the wire", self.wire_share, self.wire_target),
+        ]
 
 
 def bench_collectives(
@@ -105,26 +108,33 @@ def bench_collectives(
     ]
 
 
-def structured_gradient(numel: int, rank: int) -> Tensor:
-    """Rows near a space of 32 dimensions that all ranks share, as those of layers are; each rank its own, with noise."""
+def structured_gradients(numel: int, rank: int, count: int = 3) -> list[Tensor]:
+    """Those of some steps: rows near a space of 32 dimensions that all ranks share, as those of layers are, and noise.
+
+    They differ from step to step: a basis cannot be learnt from samples that do not vary.
+    """
     rows, width = max(1, numel // ROW), min(ROW, numel)
     shared = torch.randn(32, width, generator=torch.Generator().manual_seed(1))
     own = torch.Generator().manual_seed(100 + rank)
-    return torch.randn(rows, 32, generator=own) @ shared / 6 + 0.1 * torch.randn(rows, width, generator=own)
+    return [
+        torch.randn(rows, 32, generator=own) @ shared / 6 + 0.1 * torch.randn(rows, width, generator=own)
+        for _ in range(count)
+    ]
 
 
 class Averaged:
-    """One codec with the memory of its own, averaging the same gradient at each step."""
+    """One codec with a memory of its own, averaging the gradients in turn."""
 
-    def __init__(self, text: str, given: Tensor, weights: Tensor, world: Distributed) -> None:
+    def __init__(self, text: str, given: Sequence[Tensor], weights: Tensor, world: Distributed) -> None:
         self.codec, self.given, self.weights, self.world = Codec.parse(text), given, weights, world
         self.slot, self.step, self.sent = Slot(), 0, 0
         self.seconds: list[float] = []
 
     def __call__(self) -> None:
         before, turn = self.world.sent, Turn(self.world.rank, self.world.ranks, 0, self.step)
+        given = self.given[self.step % len(self.given)]
         began = _together()
-        self.world.drive(average(self.codec, self.given, self.slot, turn, self.weights))
+        self.world.drive(average(self.codec, given, self.slot, turn, self.weights))
         self.seconds.append(time.perf_counter() - began)
         self.step, self.sent = self.step + 1, self.world.sent - before
 
@@ -147,9 +157,9 @@ class Plain:
 def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
     """On every rank: all codecs and the baseline take turns; the slowest rank's time of each turn, and of these the
     median."""
-    world, given = Distributed(), structured_gradient(job["numel"], place.rank)
-    weights = torch.randn(given.shape, generator=torch.Generator().manual_seed(2))
-    plain = Plain(given, place.ranks)
+    world, given = Distributed(), structured_gradients(job["numel"], place.rank)
+    weights = torch.randn(given[0].shape, generator=torch.Generator().manual_seed(2))
+    plain = Plain(given[0], place.ranks)
     averaged = {text: Averaged(text, given, weights, world) for text in job["codecs"]}
     for text, candidate in averaged.items():
         report(place, f"{text}: warm-up")
@@ -158,14 +168,15 @@ def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
     plain()
     for turn in range(job["turns"]):
         report(place, f"turn {turn + 1} of {job['turns']}")
-        for run in (plain, *averaged.values()):
-            run()
+        plain()
+        for candidate in averaged.values():
+            candidate()
     plain_seconds = settled(plain.seconds, job["turns"])
     return [
         {
             "codec": text,
             "ranks": place.ranks,
-            "numel": given.numel(),
+            "numel": given[0].numel(),
             "seconds": settled(candidate.seconds, job["turns"]),
             "plain_seconds": plain_seconds,
             "bytes_sent": candidate.sent,

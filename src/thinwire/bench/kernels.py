@@ -110,7 +110,8 @@ def _row(name: str, x: Tensor, threads: int, turns: int) -> KernelRow:
         seconds["copy"] / seconds["encode"],
         seconds["copy"] / seconds["decode"] if "decode" in seconds else None,
         timed.bits,
-        *(None if aim is None else at_least(aim) for aim in aims),
+        encode_target=None if aims[0] is None else at_least(aims[0]),
+        decode_target=None if aims[1] is None else at_least(aims[1]),
     )
 
 

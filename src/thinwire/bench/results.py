@@ -125,7 +125,7 @@ def parse_sizes(text: str) -> list[int]:
     for part in spread(text.lower()):
         number, unit = (part[:-1], units[part[-1]]) if part[-1] in units else (part, 1)
         if not number.isdigit() or int(number) * unit < 4:
-            raise BenchError(f"a size is a number of bytes with k, m or g, at least 4, not {part!r}; write 4k,256k,64m.")
+            raise BenchError(f"a size is bytes with k, m or g behind, 4 at least, not {part!r}; write 4k,256k,64m.")
         sizes.append(int(number) * unit)
     return sizes
 
