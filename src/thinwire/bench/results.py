@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -88,22 +89,22 @@ def missed(rows: Iterable[Row]) -> tuple[list[str], int]:
     return [what for what, met in found if not met], len(found)
 
 
-def results_path(name: str, folder: Path | None = None) -> Path:
-    """Today's file of this benchmark: among the results of this repository, else in the current folder."""
-    place = folder if folder is not None else FOLDER if FOLDER.is_dir() else Path()
-    return place / f"{datetime.now(timezone.utc):%Y-%m-%d}-{name}.jsonl"
+def results_path(name: str) -> Path:
+    """A new file of today for this benchmark: among the results of this repository, else in the current folder."""
+    place = FOLDER if FOLDER.is_dir() else Path()
+    stem = f"{datetime.now(timezone.utc):%Y-%m-%d}-{name}"
+    numbered = (place / f"{stem}{'' if n == 1 else f'-{n}'}.jsonl" for n in count(1))
+    return next(path for path in numbered if not path.exists())
 
 
-def results_lines(rows: Sequence[Row], **about: Any) -> list[str]:
-    """The records as lines: the circumstances first."""
-    records = [{"kind": "circumstances", **circumstances(), **about}, *(record_of(row) for row in rows)]
-    return [json.dumps(record, ensure_ascii=False) for record in records]
+def heading_line(name: str) -> str:
+    """The first record of a file."""
+    return json.dumps({"kind": "circumstances", "benchmark": name, **circumstances()}, ensure_ascii=False)
 
 
-def write_results(path: Path, lines: Sequence[str], anew: bool = True) -> None:
-    """Write the file, or add to it what another part of the same command measured."""
-    with path.open("w" if anew else "a", encoding="utf-8") as file:
-        file.writelines(line + "\n" for line in lines)
+def row_lines(rows: Sequence[Row]) -> list[str]:
+    """The other records."""
+    return [json.dumps(record_of(row), ensure_ascii=False) for row in rows]
 
 
 def columns(table: "Table", names: Sequence[str], left: int = 1) -> "Table":
@@ -138,9 +139,9 @@ def parse_counts(text: str, what: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def show_size(count: int) -> str:
+def show_size(size: int) -> str:
     """4096 as `4 KiB`."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.4g} {name}"
-    return f"{count} B"
+        if size >= unit:
+            return f"{size / unit:.4g} {name}"
+    return f"{size} B"

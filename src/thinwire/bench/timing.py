@@ -38,7 +38,7 @@ def circumstances() -> dict[str, Any]:
     """Machine, versions and command: what a figure means nothing without; of absolute paths only the last part."""
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "command": " ".join([Path(sys.argv[0]).name, *(_without_folders(word) for word in sys.argv[1:])]),
+        "command": " ".join([_program(), *(_without_folders(word) for word in sys.argv[1:])]),
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()}",
@@ -46,6 +46,12 @@ def circumstances() -> dict[str, Any]:
         "torch": torch.__version__,
         "thinwire": __version__,
     }
+
+
+def _program() -> str:
+    """The command's name; `python -m thinwire` is thinwire."""
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 def _without_folders(word: str) -> str:
