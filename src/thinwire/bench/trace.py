@@ -130,14 +130,20 @@ def traced(handle: Handle, recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def _watched_stage(kind: type[Stage], recorder: Recorder) -> Iterator[None]:
-    before = {method: vars(kind)[method] for method in CODING if method in vars(kind)}
-    for method, work in before.items():
-        setattr(kind, method, _noting(work, CODING[method], kind.name, recorder))
+    """Wrap the methods that encode and decode, its own and inherited ones, unless they do nothing."""
+    works = {method: getattr(kind, method) for method in CODING}
+    own = {method: work for method, work in works.items() if method in vars(kind)}
+    watched = [method for method, work in works.items() if work is not getattr(Stage, method)]
+    for method in watched:
+        setattr(kind, method, _noting(works[method], CODING[method], kind.name, recorder))
     try:
         yield
     finally:
-        for method, work in before.items():
-            setattr(kind, method, work)
+        for method in watched:
+            if method in own:
+                setattr(kind, method, own[method])
+            else:
+                delattr(kind, method)
 
 
 def _noting(work: Callable[..., T], name: str, stage: str, recorder: Recorder) -> Callable[..., T]:
