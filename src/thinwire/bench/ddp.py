@@ -23,6 +23,15 @@ CODECS = (
     *("powersgd(rank=1)", "powersgd(rank=2)", "powersgd(rank=4)"),
 )
 HOOKS = ("torch-fp16", "torch-powersgd(rank=1)", "torch-powersgd(rank=2)", "torch-powersgd(rank=4)")
+FEW = (
+    "none",
+    "qsgd",
+    "nuqsgd",
+    GRADIVEQ,
+    "powersgd(rank=2)",
+    "torch-fp16",
+    "torch-powersgd(rank=2)",
+)  # for a short run
 STEP_TARGETS = {("none", "none"): 1.03}  # link, contender: step time over that of plain DDP
 EXPOSED_TARGETS = {("1gbit", "qsgd"): 0.25}  # of plain DDP's exposed communication
 THIN = ("100mbit", "1gbit")  # where some codec must beat every hook of PyTorch

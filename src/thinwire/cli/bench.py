@@ -291,15 +291,17 @@ def start(turns: TurnsOption = 3, as_json: JsonOption = False, output: OutputOpt
 def everything() -> None:
     """All benchmarks one after the other, each with a file of its own; under half an hour on 2 cores.
 
-    Links that cannot be shaped here are left out.
+    The larger models meet fewer contenders; links that cannot be shaped here are left out.
 
     Example:
 
       thinwire bench all
     """
+    from thinwire.bench.ddp import FEW
+
     start()
-    kernels()
+    kernels(turns=5)
     growth()
-    collectives(or_loopback=True)
-    ddp(model="vgg", or_loopback=True)
-    ddp(model="resnet,gpt", steps=6, or_loopback=True)
+    collectives(turns=5, or_loopback=True)
+    ddp(steps=9, or_loopback=True)
+    ddp(model="resnet,gpt", codecs=";".join(FEW), steps=4, or_loopback=True)
