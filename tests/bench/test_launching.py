@@ -9,7 +9,8 @@ from thinwire.bench.results import BenchError
 def test_the_line_that_names_an_error_is_the_reason() -> None:
     said = ["[host0 rank0] Traceback", "[host0 rank0] ValueError: no", "[host0] rank 0 ended with exit code 1"]
     assert _reason(said) == "[host0 rank0] ValueError: no"
-    assert _reason(said[::2]) == "[host0] rank 0 ended with exit code 1"
+    assert _reason(said[::2]) == "[host0 rank0] Traceback"
+    assert _reason(said[2:]) == "[host0] rank 0 ended with exit code 1"
     assert _reason([]) == "they said nothing"
 
 

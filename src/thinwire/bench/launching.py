@@ -46,9 +46,10 @@ def launched(
 
 
 def _reason(said: list[str]) -> str:
-    """The line that names an error, or the last one."""
+    """The first line that names an error, else the last one of a rank, else the last one of torchrun."""
     errors = [line for line in said if "Error" in line]
-    return (errors or said or ["they said nothing"])[-1 if not errors else 0]
+    ranks = [line for line in said if " rank" in line.partition("]")[0]]
+    return errors[0] if errors else (ranks or said or ["they said nothing"])[-1]
 
 
 @contextmanager
