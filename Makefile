@@ -1,4 +1,5 @@
 # make demo    train over thin links, plain and compressed, and show who wins
+# make bench   how fast it is on this machine, beside what it should reach
 # make test    everything a change must pass; make check    the fast part of it, without the tests
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: demo test check pytest install clean
+.PHONY: demo bench test check pytest install clean
 
 test: check pytest
 
@@ -26,6 +27,10 @@ demo: $(STAMP)
 	$(BIN)/python -m thinwire compare --or-loopback --hosts 4 --link 100mbit --recipe fashion-vgg --width 32 --batch 8 \
 		--steps 30 --evaluate-every 10 --test-limit 1000 --baseline torch-fp16 -o demo/results.jsonl
 	$(BIN)/python -m thinwire report demo/results.jsonl -o demo/report.html
+
+# All benchmarks; under half an hour on 2 cores that have nothing else to do. Results are kept in benchmarks/results.
+bench: $(STAMP)
+	$(BIN)/python -m thinwire bench all
 
 # Editable: Python sources are used in place; what is compiled or declared is installed anew when it changes.
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt src/thinwire/_version.py native $(wildcard native/*)

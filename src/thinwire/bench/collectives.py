@@ -1,94 +1,195 @@
 """Averaging 25 MiB over thin links: every codec against the backend's own fp32 all-reduce, in the same run.
 
-`bench_collectives` starts this module as the program of every host.
+The baseline is what plain DDP does for an average: divide by the number of ranks, and all_reduce in place. This module
+is also the program of every host.
 """
 
-import argparse
-import json
-import tempfile
+import statistics
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from rich.table import Table
+from torch import Tensor
 
 from thinwire import Codec, Slot, Turn
+from thinwire.bench.launching import launched, report, work
+from thinwire.bench.results import Target, at_least, beside_target, columns, show_size
 from thinwire.core.average import average
-from thinwire.errors import ThinwireError
+from thinwire.lab.rates import parse_rate
+from thinwire.recipes.place import Place
 from thinwire.worlds.distributed import Distributed
 
 NUMEL = 25 * 2**18  # 25 MiB of fp32
-SHAPE = (NUMEL // 640, 640)
-CODECS = ("none", "qsgd(bits=4)", "nuqsgd(bits=4, norm=max)", "integers(bits=8)", "sign", "fp16")
+ROW = 640  # numbers in a row of the gradient
+GRADIVEQ = "gradiveq(ratio=8, warmup=1, sample=2, reuse=1000)"  # compresses from the fourth step on
+WARMUP = 5
+CODECS = (
+    "none",
+    "fp16",
+    "qsgd(bits=4)",
+    "nuqsgd(bits=4, norm=max)",
+    "integers(bits=8)",
+    GRADIVEQ,
+    "fftsgd(theta=0.85)",
+    "iwp(density=1/64)",
+    "sign",
+)
+LINKS = ("1gbit", "200mbit", "100mbit", "none")
+SPEED_UPS: dict[str, dict[str, float]] = {
+    "1gbit": {"qsgd(bits=4)": 6.0, "nuqsgd(bits=4, norm=max)": 5.5, "integers(bits=8)": 3.2, GRADIVEQ: 4.0},
+    "200mbit": {"qsgd(bits=4)": 7.2, GRADIVEQ: 6.5, "fftsgd(theta=0.85)": 5.0, "iwp(density=1/64)": 25.0},
+    "none": {"qsgd(bits=4)": 1.0, "none": 0.97},
+}
+WIRE_SHARES = {"100mbit": 0.9}  # of its limit, that every codec reaches
+JUDGED_RANKS = 4
 
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """One codec on one kind of link: seconds, and the speed-up over the backend's fp32 all-reduce."""
+    """One codec on one kind of link: seconds, the speed-up over fp32, and how near it came to the wire's limit."""
+
+    kind: ClassVar[str] = "collective"
 
     codec: str
     link: str
     ranks: int
+    numel: int
     seconds: float
     plain_seconds: float
     bytes_sent: int
-    limit_seconds: float | None
+    limit_seconds: float | None  # bytes / rate
+    speedup: float = field(init=False)
+    wire_share: float | None = field(init=False)
+    speedup_target: Target | None = field(init=False)
+    wire_target: Target | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        judged = (self.numel, self.ranks) == (NUMEL, JUDGED_RANKS)
+        speed, wire = SPEED_UPS.get(self.link, {}).get(self.codec), WIRE_SHARES.get(self.link)
+        put = object.__setattr__
+        put(self, "speedup", self.plain_seconds / self.seconds)
+        put(self, "wire_share", None if self.limit_seconds is None else self.limit_seconds / self.seconds)
+        put(self, "speedup_target", at_least(speed) if judged and speed is not None else None)
+        put(self, "wire_target", at_least(wire) if judged and wire is not None else None)
 
     @property
-    def speedup(self) -> float:
-        return self.plain_seconds / self.seconds
+    def title(self) -> str:
+        return f"{self.codec}, {self.link}"
 
-
-def bench_collectives(
-    link: str, hosts: int = 4, codecs: Sequence[str] = CODECS, turns: int = 7, warmup: int = 3
-) -> list[CollectiveRow]:
-    """Measure in a lab of `hosts` hosts behind links of this rate ('none': loopback)."""
-    from thinwire.lab import Lab, parse_rate
-
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "rows.json"
-        argv = ["-m", "thinwire.bench.collectives", "--output", str(output), "--turns", str(turns)]
-        argv += ["--warmup", str(warmup), *codecs]
-        with Lab(hosts, link) as lab:
-            code = lab.launch(argv)
-        if code or not output.exists():
-            raise ThinwireError(f"the benchmark's workers ended with code {code}.")
-        rate = None if link == "none" else parse_rate(link)
+    def judged(self) -> list[tuple[str, float | None, Target | None]]:
         return [
-            CollectiveRow(link=link, limit_seconds=8 * row["bytes_sent"] / rate if rate else None, **row)
-            for row in json.loads(output.read_text())
+            ("speed-up", self.speedup, self.speedup_target),
+            ("share of the wire", self.wire_share, self.wire_target),
         ]
 
 
-def measure(codecs: Sequence[str], turns: int, warmup: int) -> list[dict[str, Any]]:
-    """On every rank: the median time of each codec, taken in turns with the plain all-reduce."""
-    world = Distributed()
-    given = torch.randn(SHAPE, generator=torch.Generator().manual_seed(world.rank))
-    return [_measured(Codec.parse(text), given, world, turns, warmup) for text in codecs]
+def bench_collectives(
+    link: str,
+    hosts: int = 4,
+    codecs: Sequence[str] = CODECS,
+    turns: int = 7,
+    warmup: int = WARMUP,
+    numel: int = NUMEL,
+    tell: Callable[[str], None] | None = None,
+) -> list[CollectiveRow]:
+    """Measure in a lab of `hosts` hosts behind links of this rate ('none': loopback)."""
+    for text in codecs:
+        Codec.parse(text)  # a wrong one is refused before anything runs
+    job = {"codecs": list(codecs), "turns": turns, "warmup": warmup, "numel": numel}
+    rate = parse_rate(link)
+    found = launched("thinwire.bench.collectives", job, hosts, link, tell)
+    return [
+        CollectiveRow(link=link, limit_seconds=8 * row["bytes_sent"] / rate if rate else None, **row) for row in found
+    ]
 
 
-def _measured(codec: Codec, given: torch.Tensor, world: Distributed, turns: int, warmup: int) -> dict[str, Any]:
-    slot, seconds, plain, sent = Slot(), [], [], 0
-    for step in range(warmup + turns):
-        before, sent_before = _together(), world.sent
-        world.drive(average(codec, given, slot, Turn(world.rank, world.ranks, 0, step), given))
-        seconds.append(time.perf_counter() - before)
-        sent = world.sent - sent_before
-        buffer = given / world.ranks
-        before = _together()
-        dist.all_reduce(buffer)
-        plain.append(time.perf_counter() - before)
-    return {
-        "codec": str(codec),
-        "ranks": world.ranks,
-        "seconds": sorted(seconds[warmup:])[turns // 2],
-        "plain_seconds": sorted(plain[warmup:])[turns // 2],
-        "bytes_sent": sent,
-    }
+def structured_gradients(numel: int, rank: int, count: int = 3) -> list[Tensor]:
+    """Those of some steps: rows near a space of 32 dimensions that all ranks share, as those of layers are, and noise.
+
+    They differ from step to step: a basis cannot be learnt from samples that do not vary.
+    """
+    rows, width = max(1, numel // ROW), min(ROW, numel)
+    shared = torch.randn(32, width, generator=torch.Generator().manual_seed(1))
+    own = torch.Generator().manual_seed(100 + rank)
+    return [
+        torch.randn(rows, 32, generator=own) @ shared / 6 + 0.1 * torch.randn(rows, width, generator=own)
+        for _ in range(count)
+    ]
+
+
+class Averaged:
+    """One codec with a memory of its own, averaging the gradients in turn."""
+
+    def __init__(self, text: str, given: Sequence[Tensor], weights: Tensor, world: Distributed) -> None:
+        self.codec, self.given, self.weights, self.world = Codec.parse(text), given, weights, world
+        self.slot, self.step, self.sent = Slot(), 0, 0
+        self.seconds: list[float] = []
+
+    def __call__(self) -> None:
+        before, turn = self.world.sent, Turn(self.world.rank, self.world.ranks, 0, self.step)
+        given = self.given[self.step % len(self.given)]
+        began = _together()
+        self.world.drive(average(self.codec, given, self.slot, turn, self.weights))
+        self.seconds.append(time.perf_counter() - began)
+        self.step, self.sent = self.step + 1, self.world.sent - before
+
+
+class Plain:
+    """The baseline."""
+
+    def __init__(self, given: Tensor, ranks: int) -> None:
+        self.given, self.buffer, self.ranks = given, torch.empty_like(given), ranks
+        self.seconds: list[float] = []
+
+    def __call__(self) -> None:
+        self.buffer.copy_(self.given)
+        began = _together()
+        self.buffer.div_(self.ranks)
+        dist.all_reduce(self.buffer)
+        self.seconds.append(time.perf_counter() - began)
+
+
+def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
+    """On every rank: all codecs and the baseline take turns; the slowest rank's time of each turn, and of these the
+    median."""
+    world, given = Distributed(), structured_gradients(job["numel"], place.rank)
+    weights = torch.randn(given[0].shape, generator=torch.Generator().manual_seed(2))
+    plain = Plain(given[0], place.ranks)
+    averaged = {text: Averaged(text, given, weights, world) for text in job["codecs"]}
+    for text, candidate in averaged.items():
+        report(place, f"{text}: warm-up")
+        for _ in range(job["warmup"]):
+            candidate()
+    plain()
+    for turn in range(job["turns"]):
+        report(place, f"turn {turn + 1} of {job['turns']}")
+        plain()
+        for candidate in averaged.values():
+            candidate()
+    plain_seconds = settled(plain.seconds, job["turns"])
+    return [
+        {
+            "codec": text,
+            "ranks": place.ranks,
+            "numel": given[0].numel(),
+            "seconds": settled(candidate.seconds, job["turns"]),
+            "plain_seconds": plain_seconds,
+            "bytes_sent": candidate.sent,
+        }
+        for text, candidate in averaged.items()
+    ]
+
+
+def settled(seconds: Sequence[float], turns: int) -> float:
+    """The median of the last turns, each as long as its slowest rank took."""
+    slowest = torch.tensor(seconds[-turns:], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return float(statistics.median(slowest.tolist()))
 
 
 def _together() -> float:
@@ -97,36 +198,21 @@ def _together() -> float:
 
 
 def collective_table(rows: Sequence[CollectiveRow]) -> Table:
-    """For the terminal."""
-    table = Table(title=f"averaging {NUMEL * 4 / 2**20:.0f} MiB of fp32")
-    for column in ("codec", "link", "ranks", "ms", "fp32 all-reduce ms", "speed-up", "bytes sent", "wire's limit ms"):
-        table.add_column(column, justify="left" if column in ("codec", "link") else "right")
+    """Rows of one link, for the terminal; a target that is missed is red."""
+    first = rows[0]
+    title = (
+        f"averaging {show_size(4 * first.numel)} of fp32 among {first.ranks} ranks, link {first.link}; dividing and "
+        f"all_reduce in place: {first.plain_seconds * 1e3:.1f} ms"
+    )
+    names = ("codec", "ms", "speed-up", "bytes sent", "wire's limit ms", "share of it")
+    table = columns(Table(title=title, title_justify="left"), names)
     for row in rows:
         limit = "" if row.limit_seconds is None else f"{row.limit_seconds * 1e3:.1f}"
-        figures = (f"{row.seconds * 1e3:.1f}", f"{row.plain_seconds * 1e3:.1f}", f"{row.speedup:.2f}x")
-        table.add_row(row.codec, row.link, str(row.ranks), *figures, f"{row.bytes_sent:,}", limit)
+        share = "" if row.wire_share is None else beside_target(row.wire_share, row.wire_target)
+        speed = beside_target(row.speedup, row.speedup_target)
+        table.add_row(row.codec, f"{row.seconds * 1e3:.1f}", speed, f"{row.bytes_sent:,}", limit, share)
     return table
 
 
-def collective_records(rows: Sequence[CollectiveRow]) -> list[dict[str, Any]]:
-    return [{"kind": "collective", "speedup": row.speedup, **asdict(row)} for row in rows]
-
-
-def main() -> None:
-    """The worker: measures, and rank 0 writes what it found."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--output", type=Path, required=True)
-    options.add_argument("--turns", type=int, default=7)
-    options.add_argument("--warmup", type=int, default=3)
-    options.add_argument("codecs", nargs="+")
-    chosen = options.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rows = measure(chosen.codecs, chosen.turns, chosen.warmup)
-    if dist.get_rank() == 0:
-        chosen.output.write_text(json.dumps(rows))
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    work(sys.argv[1:], measure)

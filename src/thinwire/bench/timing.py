@@ -35,10 +35,10 @@ def _calls_for(run: Callable[[], Any], seconds: float) -> int:
 
 
 def circumstances() -> dict[str, Any]:
-    """Machine, versions and command: what a figure means nothing without."""
+    """Machine, versions and command: what a figure means nothing without; of absolute paths only the last part."""
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([_program(), *(_without_folders(word) for word in sys.argv[1:])]),
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()}",
@@ -46,6 +46,17 @@ def circumstances() -> dict[str, Any]:
         "torch": torch.__version__,
         "thinwire": __version__,
     }
+
+
+def _program() -> str:
+    """The command's name; `python -m thinwire` is thinwire."""
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
+
+
+def _without_folders(word: str) -> str:
+    """The folders of this machine are nobody's business, and results are published."""
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def _cpu_name() -> str:

@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from thinwire._version import __version__
+from thinwire.cli.bench import bench_app
 from thinwire.cli.codecs import codecs_app
 from thinwire.cli.compare import compare, report
 from thinwire.cli.doctor import doctor
@@ -59,6 +60,7 @@ app.command()(train)
 app.command()(compare)
 app.command()(report)
 app.add_typer(codecs_app, name="codecs")
+app.add_typer(bench_app, name="bench")
 app.command()(doctor)
 
 
