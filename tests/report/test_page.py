@@ -77,8 +77,8 @@ def test_shows_everyone_everywhere(page: str) -> None:
 
 def test_says_who_wins_and_who_loses(page: str) -> None:
     words = Seen(page).words
-    assert "6.51× faster per step than none with gradiveq , at equal accuracy" in words
-    assert "adacomp is slower per step than none" in words
+    assert "6.49× faster over the whole training than none with gradiveq , at equal accuracy" in words
+    assert "adacomp is slower over the whole training than none" in words
     assert "0.82× slower" in words
     assert "thinwire compare --hosts 4 --link 100mbit" in words
     assert "torch 2.13.0" in words
@@ -146,7 +146,7 @@ def test_nothing_but_failures(tmp_path: Path) -> None:
 def test_without_evaluations(tmp_path: Path) -> None:
     seen = Seen(page_of(tmp_path, write_results(tmp_path / "results.jsonl", steps=20, evals=False)))
     assert "accuracy" not in figures_of(seen)
-    assert "faster per step than none with gradiveq ." in seen.words
+    assert "faster over the whole training than none with gradiveq ." in seen.words
 
 
 def test_cut_short(tmp_path: Path) -> None:

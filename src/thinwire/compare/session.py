@@ -19,6 +19,7 @@ from thinwire.compare.worker import Job, Message, Trial
 from thinwire.kernels.native import NATIVE
 from thinwire.lab import Lab, LabError, LabSpec
 from thinwire.recipes import Batches, Recipe, RecipeError, load_data
+from thinwire.recipes.momentum import where_momentum_is
 from thinwire.recipes.recipe import fresh_model
 from thinwire.report.record import Record, RecordError, Run, RunLog, Summary, Writer, read_results
 
@@ -163,6 +164,7 @@ class Session:
             latency=comparison.lab.latency,
             recipe=recipe_record(comparison),
             parameters=self.parameters,
+            momentum=where_momentum_is(contender.plan),
             target_accuracy=comparison.target,
             command=comparison.command,
             versions=versions(),

@@ -9,7 +9,7 @@ from thinwire.report.record import Record, Run, RunLog, Summary
 from thinwire.report.standings import Spread, Standing
 
 WIDE = 130  # columns of a terminal that shows everything
-NARROW = ("step", "speed-up", "sent/step", "ratio", "accuracy")
+NARROW = ("mean step", "speed-up", "sent/step", "ratio", "accuracy")
 
 
 class Board:
@@ -108,8 +108,10 @@ def failed_lines(rows: Sequence[Standing]) -> list[str]:
 
 
 _LEGEND = (
-    "compute + exposed = the step; code (encoding and decoding) and wire (inside collectives) partly hide behind"
+    "step: median. mean step: the whole training / its steps, warm-up and all; the speed-up is that of this mean."
+    " compute + exposed = the step; code (encoding and decoding) and wire (inside collectives) partly hide behind"
     " compute. sent: TCP payload of one rank. ratio: an fp32 ring / sent."
+    " A codec that has the momentum itself trains with an optimiser without."
 )
 
 
@@ -156,6 +158,7 @@ def _spread(spread: Spread | None, factor: float, form: str, unit: str = "") -> 
 _COLUMNS: Mapping[str, Callable[[Standing], str]] = {
     "step": lambda row: milliseconds(row.step_seconds),
     "samples/s": lambda row: number(row.samples_per_second, "{:,.0f}"),
+    "mean step": lambda row: milliseconds(row.mean_seconds),
     "speed-up": lambda row: number(row.speed_up, "{:.2f}x"),
     "sent/step": lambda row: bytes_text(row.bytes_per_step),
     "ratio": lambda row: number(row.wire_ratio, "{:.1f}x"),

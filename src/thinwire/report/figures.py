@@ -70,7 +70,7 @@ def curve_traces(c: Contender, place: int, points: Sequence[Point], says: list[s
 
 
 def speed_figure(contenders: Sequence[Contender]) -> Figure:
-    """Speed-up of a step over uncompressed training; who loses is hatched and says so."""
+    """Speed-up of the whole training over the uncompressed one; who loses is hatched and says so."""
     rows = ranked(contenders, lambda s: s.speed_up)
     ups = [c.standing.speed_up or 0.0 for c in rows]
     bars = {
@@ -84,7 +84,8 @@ def speed_figure(contenders: Sequence[Contender]) -> Figure:
             "pattern": {**HATCHED, "shape": ["" if up >= 1 else "/" for up in ups]},
         },
         "hovertext": [
-            f"<b>{escape(c.label)}</b><br>step {show_seconds(c.standing.step_seconds)}<br>speed-up {up:.3f}"
+            f"<b>{escape(c.label)}</b><br>mean step {show_seconds(c.standing.mean_seconds)}<br>speed-up {up:.3f}"
+            f"<br>of the median step {show_times(c.standing.steady_speed_up)}"
             for c, up in zip(rows, ups, strict=True)
         ],
         "hoverinfo": "text",
