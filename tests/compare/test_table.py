@@ -50,6 +50,8 @@ def test_the_board_follows_the_records() -> None:
     board.hear(an_end("qsgd", error="it broke"))
     assert "done" in shown(board)
     assert "it broke" in shown(board)
+    twice = Board(replace(COMPARISON, seeds=2), board.finished())
+    assert shown(twice).count("left out") == 1  # the second seed of what broke
     assert [log.run.label for log in board.finished()] == ["none", "qsgd"]
 
 

@@ -123,7 +123,8 @@ class Session:
         failed = self._begun
         error = self._error or (self.output[-1] if self.output else f"the workers ended with exit code {code}")
         keep(Summary(run=failed.run, label=failed.contender, seed=failed.seed, error=error))
-        self.waiting.remove(failed)
+        # Another seed would fail alike, and take a launch to do so; --resume tries them all again.
+        self.waiting = [trial for trial in self.waiting if trial.contender != failed.contender]
 
     def _forget(self) -> None:
         self.output: list[str] = []  # what the hosts said apart from messages

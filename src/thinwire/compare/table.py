@@ -35,13 +35,15 @@ class Board:
         table = Table(title=where, title_justify="left", title_style="", expand=False)
         for column in ("codec", "seed", "step", "loss", "step time", "sent a step", "accuracy", ""):
             table.add_column(column, justify="left" if column in ("codec", "") else "right", no_wrap=column == "codec")
+        failed = {log.run.label for log in self.logs.values() if log.summary is not None and log.summary.error}
         for trial, contender in self.comparison.trials():
-            table.add_row(contender.text, str(trial.seed), *self._cells(self.logs.get(trial.run)))
+            state = "[dim]left out[/]" if contender.text in failed else "[dim]waits[/]"
+            log = self.logs.get(trial.run)
+            cells = self._cells(log) if log is not None else ["", "", "", "", "", state]
+            table.add_row(contender.text, str(trial.seed), *cells)
         return table
 
-    def _cells(self, log: RunLog | None) -> list[str]:
-        if log is None:
-            return ["", "", "", "", "", "[dim]waits[/]"]
+    def _cells(self, log: RunLog) -> list[str]:
         if not log.steps:
             error = log.summary.error if log.summary is not None else None
             return ["", "", "", "", "", f"[red]{error}[/]" if error else "starts"]

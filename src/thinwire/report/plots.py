@@ -121,14 +121,19 @@ def draw_layers(figure: Any, contenders: Sequence[Contender]) -> bool:
     if not drawn:
         return False
     above, below = figure.subplots(2, sharex=True)
+    is_measured = False
     for order, c in enumerate(drawn):
         xs = [place + 0.7 * ((order + 0.5) / len(drawn) - 0.5) for place in range(len(c.layers()))]
         look = {"color": LIGHT[c.look.hue], "marker": MARKERS[c.look.marker][1], "linestyle": "", "markersize": 4}
         above.plot(xs, [layer.wire_ratio for layer in c.layers()], label=literal(c.label), **look)
         # Not a number is not drawn: an exact layer has no place on a logarithmic axis.
-        below.plot(xs, [c.layer_error(place) or float("nan") for place in range(len(xs))], **look)
+        errors = [c.layer_error(place) or float("nan") for place in range(len(xs))]
+        below.plot(xs, errors, **look)
+        is_measured = is_measured or any(error > 0 for error in errors)
     above.set(ylabel="Times fewer bytes than fp32", yscale="log")
-    below.set(ylabel="Relative error", yscale="log")
+    below.set(ylabel="Relative error")
+    if is_measured:  # a logarithmic axis without any value has no limits
+        below.set(yscale="log")
     names = max((c.layers() for c in drawn), key=len)
     below.set_xticks(
         range(len(names)), [literal(shortened(layer.name, 26)) for layer in names], rotation=60, ha="right"
