@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-    StaticTCPRendezvous.shutdown = leave_last  # type: ignore[method-assign]
+    StaticTCPRendezvous.shutdown = leave_last  # type: ignore[assignment, method-assign]
     torchrun = importlib.import_module("torch.distributed.run")
     try:
         torchrun.run(torchrun.parse_args(argv))
