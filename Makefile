@@ -1,4 +1,5 @@
 # make demo    train over thin links, plain and compressed, and show who wins
+# make comparison    the same at length, three seeds of everyone, about an hour: docs/results
 # make test    everything a change must pass; make check    the fast part of it, without the tests
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: demo test check pytest install clean
+.PHONY: demo comparison test check pytest install clean
 
 test: check pytest
 
@@ -21,11 +22,27 @@ pytest: $(STAMP)
 install: $(STAMP)
 
 # A network whose gradients are large for its computation, four hosts on links of 100 Mbit/s; under 4 minutes on 2 cores.
+# What is learnt or grows is given little time in 30 steps; momentum is in the chain where a chain holds much back.
+DEMO_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(warmup=2, sample=4, travel='qsgd(bits=8)'); \
+	fftsgd(theta=0.9, bits=8, momentum=0.9); iwp(warmup=5, momentum=0.9); powersgd
 demo: $(STAMP)
 	rm -f demo/results.jsonl
 	$(BIN)/python -m thinwire compare --or-loopback --hosts 4 --link 100mbit --recipe fashion-vgg --width 32 --batch 8 \
-		--steps 30 --evaluate-every 10 --test-limit 1000 --baseline torch-fp16 -o demo/results.jsonl
+		--steps 30 --evaluate-every 10 --test-limit 1000 --codecs "$(DEMO_CODECS)" --baseline torch-fp16 \
+		-o demo/results.jsonl
 	$(BIN)/python -m thinwire report demo/results.jsonl -o demo/report.html
+
+# Three seeds of everyone, until the accuracies have settled. Give DATA=fashion (Debian's package) or a path to the
+# complete Fashion-MNIST: it has five times as many test images as the packaged subset. What was interrupted goes on.
+DATA ?= fashion-subset
+COMPARISON := docs/results/comparison
+COMPARISON_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(ratio=4, travel='qsgd(bits=8)'); \
+	fftsgd(theta=0.9, bits=8, momentum=0.9); iwp(warmup=50, momentum=0.9); powersgd
+comparison: $(STAMP)
+	$(BIN)/python -m thinwire compare --hosts 4 --link 100mbit --recipe fashion-vgg --width 28 --batch 8 --lr 0.01 \
+		--steps 400 --evaluate-every 80 --seeds 3 --data "$(DATA)" --codecs "$(COMPARISON_CODECS)" \
+		--baseline "torch-fp16, torch-powersgd" -o $(COMPARISON).jsonl --resume
+	$(BIN)/python -m thinwire report $(COMPARISON).jsonl -o $(COMPARISON).html --markdown $(COMPARISON).md
 
 # Editable: Python sources are used in place; what is compiled or declared is installed anew when it changes.
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt src/thinwire/_version.py native $(wildcard native/*)
