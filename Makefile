@@ -24,7 +24,7 @@ install: $(STAMP)
 # A network whose gradients are large for its computation, four hosts on links of 100 Mbit/s; under 4 minutes on 2 cores.
 # What is learnt or grows is given little time in 30 steps; momentum is in the chain where a chain holds much back.
 DEMO_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(warmup=2, sample=4, travel='qsgd(bits=8)'); \
-	fftsgd(theta=0.9, bits=8, momentum=0.9); iwp(warmup=5, momentum=0.9); powersgd
+	fftsgd(theta=0.95, bits=8, momentum=0.9); iwp(warmup=5, momentum=0.9); powersgd
 demo: $(STAMP)
 	rm -f demo/results.jsonl
 	$(BIN)/python -m thinwire compare --or-loopback --hosts 4 --link 100mbit --recipe fashion-vgg --width 32 --batch 8 \
@@ -36,8 +36,8 @@ demo: $(STAMP)
 # complete Fashion-MNIST: it has five times as many test images as the packaged subset. What was interrupted goes on.
 DATA ?= fashion-subset
 COMPARISON := docs/results/comparison
-COMPARISON_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(ratio=4, travel='qsgd(bits=8)'); \
-	fftsgd(theta=0.9, bits=8, momentum=0.9); iwp(warmup=50, momentum=0.9); powersgd
+COMPARISON_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(travel='qsgd(bits=8)'); \
+	fftsgd(theta=0.95, bits=8, momentum=0.9); iwp(warmup=50, momentum=0.9); powersgd
 comparison: $(STAMP)
 	$(BIN)/python -m thinwire compare --hosts 4 --link 100mbit --recipe fashion-vgg --width 28 --batch 8 --lr 0.01 \
 		--steps 400 --evaluate-every 80 --seeds 3 --data "$(DATA)" --codecs "$(COMPARISON_CODECS)" \

@@ -10,7 +10,15 @@ from typing import Any
 
 from thinwire.report.contenders import Contender, Point, ranked
 from thinwire.report.palette import DASHES, MARKERS, PARTS
-from thinwire.report.wording import shortened, show_bytes, show_percent, show_seconds, show_times, significant
+from thinwire.report.wording import (
+    row_names,
+    shortened,
+    show_bytes,
+    show_percent,
+    show_seconds,
+    show_times,
+    significant,
+)
 
 Figure = dict[str, Any]
 
@@ -103,7 +111,7 @@ def speed_figure(contenders: Sequence[Contender]) -> Figure:
         "hoverinfo": "skip",
         "showlegend": False,
     }
-    x = _axis("Times as fast as uncompressed", range=[0, 1.22 * max([1.0, *ups])], fixedrange=True)
+    x = _axis("Times as fast as uncompressed", range=[0, 1.35 * max([1.0, *ups])], fixedrange=True)
     figure = _figure([bars, words], height=_bars_height(rows), x=x, y=_rows_axis(rows))
     line = {"color": "@muted", "width": 1.5, "dash": "dash"}
     figure["layout"]["shapes"] = [{"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": line}]
@@ -210,7 +218,7 @@ def _log_axis(unit: str, **options: Any) -> Figure:
 
 def _rows_axis(rows: Sequence[Contender]) -> Figure:
     """Bars by name, the first on top."""
-    names = [f"{escape(shortened(c.label))}  " for c in rows]
+    names = [f"{escape(name)}  " for name in row_names([c.label for c in rows])]
     ticks = {"tickmode": "array", "tickvals": list(range(len(rows))), "ticktext": names}
     return _axis() | ticks | {"range": [len(rows) - 0.45, -0.55], "showgrid": False, "fixedrange": True}
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from thinwire.report.contenders import Contender, Point, ranked, read_contenders
 from thinwire.report.extras import drawing_library
 from thinwire.report.palette import DASHES, LIGHT, LIGHT_THEME, MARKERS, PARTS
-from thinwire.report.wording import shortened, show_times
+from thinwire.report.wording import row_names, shortened, show_times
 
 STYLE = {
     "svg.hashsalt": "thinwire",  # otherwise the names of clip paths are random
@@ -144,7 +144,7 @@ def draw_layers(figure: Any, contenders: Sequence[Contender]) -> bool:
 
 def name_rows(axes: Any, rows: Sequence[Contender]) -> None:
     """Bars by name, the first on top."""
-    axes.set_yticks(range(len(rows)), [literal(shortened(c.label)) for c in rows])
+    axes.set_yticks(range(len(rows)), [literal(name) for name in row_names([c.label for c in rows])])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
 
