@@ -1,5 +1,6 @@
 # make demo    train over thin links, plain and compressed, and show who wins
 # make bench   how fast it is on this machine, beside what it should reach
+# make comparison    the same at length, three seeds of everyone, about an hour: docs/results
 # make test    everything a change must pass; make check    the fast part of it, without the tests
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: demo bench test check pytest install clean
+.PHONY: demo comparison bench test check pytest install clean
 
 test: check pytest
 
@@ -22,15 +23,31 @@ pytest: $(STAMP)
 install: $(STAMP)
 
 # A network whose gradients are large for its computation, four hosts on links of 100 Mbit/s; under 4 minutes on 2 cores.
+# What is learnt or grows is given little time in 30 steps; momentum is in the chain where a chain holds much back.
+DEMO_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(warmup=2, sample=4, travel='qsgd(bits=8)'); \
+	fftsgd(theta=0.95, bits=8, momentum=0.9); iwp(warmup=5, momentum=0.9); powersgd
 demo: $(STAMP)
 	rm -f demo/results.jsonl
 	$(BIN)/python -m thinwire compare --or-loopback --hosts 4 --link 100mbit --recipe fashion-vgg --width 32 --batch 8 \
-		--steps 30 --evaluate-every 10 --test-limit 1000 --baseline torch-fp16 -o demo/results.jsonl
+		--steps 30 --evaluate-every 10 --test-limit 1000 --codecs "$(DEMO_CODECS)" --baseline torch-fp16 \
+		-o demo/results.jsonl
 	$(BIN)/python -m thinwire report demo/results.jsonl -o demo/report.html
 
 # All benchmarks; under half an hour on 2 cores that have nothing else to do. Results are kept in benchmarks/results.
 bench: $(STAMP)
 	$(BIN)/python -m thinwire bench all
+
+# Three seeds of everyone, until the accuracies have settled. Give DATA=fashion (Debian's package) or a path to the
+# complete Fashion-MNIST: it has five times as many test images as the packaged subset. What was interrupted goes on.
+DATA ?= fashion-subset
+COMPARISON := docs/results/comparison
+COMPARISON_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(travel='qsgd(bits=8)'); \
+	fftsgd(theta=0.95, bits=8, momentum=0.9); iwp(warmup=50, momentum=0.9); powersgd
+comparison: $(STAMP)
+	$(BIN)/python -m thinwire compare --hosts 4 --link 100mbit --recipe fashion-vgg --width 28 --batch 8 --lr 0.01 \
+		--steps 400 --evaluate-every 80 --seeds 3 --data "$(DATA)" --codecs "$(COMPARISON_CODECS)" \
+		--baseline "torch-fp16, torch-powersgd" -o $(COMPARISON).jsonl --resume
+	$(BIN)/python -m thinwire report $(COMPARISON).jsonl -o $(COMPARISON).html --markdown $(COMPARISON).md
 
 # Editable: Python sources are used in place; what is compiled or declared is installed anew when it changes.
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt src/thinwire/_version.py native $(wildcard native/*)

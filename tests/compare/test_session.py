@@ -94,6 +94,19 @@ def test_a_codec_that_fails_is_a_row_and_the_others_go_on(
     assert errors == {"none": None, "qsgd": "it broke", "fp16": None}
 
 
+def test_a_codec_that_fails_is_not_tried_with_further_seeds_until_resumed(
+    tmp_path: Path, pretend: Callable[..., PretendedHosts]
+) -> None:
+    hosts, twice = pretend({"qsgd #0": "it broke"}), replace(COMPARISON, seeds=2)
+    Session(twice, 7, tmp_path / "r.jsonl").run(lambda record: None)
+    assert hosts.launches[1:] == [["fp16 #0", "none #1", "fp16 #1"]]
+    failed = [log for log in read_results(tmp_path / "r.jsonl") if log.summary is not None and log.summary.error]
+    assert [(log.run.run, log.summary and log.summary.error) for log in failed] == [("qsgd #0", "it broke")]
+    hosts = pretend()
+    Session(twice, 7, tmp_path / "r.jsonl", resume=True).run(lambda record: None)
+    assert hosts.launches == [["qsgd #0", "qsgd #1"]]
+
+
 def test_workers_that_die_without_a_word_are_a_row_as_well(
     tmp_path: Path, pretend: Callable[..., PretendedHosts]
 ) -> None:

@@ -50,16 +50,19 @@ def test_the_board_follows_the_records() -> None:
     board.hear(an_end("qsgd", error="it broke"))
     assert "done" in shown(board)
     assert "it broke" in shown(board)
+    twice = Board(replace(COMPARISON, seeds=2), board.finished())
+    assert shown(twice).count("left out") == 1  # the second seed of what broke
     assert [log.run.label for log in board.finished()] == ["none", "qsgd"]
 
 
 def test_the_final_table_compares_with_none() -> None:
     board = Board(replace(COMPARISON, seeds=2))
-    for record in (a_run("none"), an_end("none", step_seconds=1.0, exposed_seconds=0.8, compute_seconds=0.2)):
+    plain = an_end("none", steps=3, seconds=3.0, step_seconds=1.0, exposed_seconds=0.8, compute_seconds=0.2)
+    for record in (a_run("none"), plain):
         board.hear(record)
     for seed in (0, 1):
         board.hear(a_run("qsgd", seed))
-        board.hear(an_end("qsgd", seed, step_seconds=0.25, accuracy=0.5 + 0.1 * seed, seconds_to_target=3.0))
+        board.hear(an_end("qsgd", seed, accuracy=0.5 + 0.1 * seed, seconds_to_target=3.0, seconds=0.75, steps=3))
     board.hear(a_run("fp16"))
     board.hear(an_end("fp16", error="it broke"))
     rows = standings(board.finished())

@@ -13,6 +13,7 @@ from tests.report.made_up import WAYS, Way, failed_run, made_up_run, write_resul
 from thinwire.report.extras import ReportError
 from thinwire.report.page import write_page
 from thinwire.report.record import Run, to_line
+from thinwire.report.wording import row_names
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)"> & @c1 %{x} $page'
 
@@ -77,8 +78,8 @@ def test_shows_everyone_everywhere(page: str) -> None:
 
 def test_says_who_wins_and_who_loses(page: str) -> None:
     words = Seen(page).words
-    assert "6.51× faster per step than none with gradiveq , at equal accuracy" in words
-    assert "adacomp is slower per step than none" in words
+    assert "6.49× faster over the whole training than none with gradiveq , at equal accuracy" in words
+    assert "adacomp is slower over the whole training than none" in words
     assert "0.82× slower" in words
     assert "thinwire compare --hosts 4 --link 100mbit" in words
     assert "torch 2.13.0" in words
@@ -146,7 +147,7 @@ def test_nothing_but_failures(tmp_path: Path) -> None:
 def test_without_evaluations(tmp_path: Path) -> None:
     seen = Seen(page_of(tmp_path, write_results(tmp_path / "results.jsonl", steps=20, evals=False)))
     assert "accuracy" not in figures_of(seen)
-    assert "faster per step than none with gradiveq ." in seen.words
+    assert "faster over the whole training than none with gradiveq ." in seen.words
 
 
 def test_cut_short(tmp_path: Path) -> None:
@@ -176,3 +177,15 @@ def test_missing_library_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ReportError, match=r"^drawing needs plotly, .*: pip install 'thinwire\[report\]'$"):
         write_page(tmp_path / "results.jsonl", tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["qsgd", "gradiveq(ratio=4, travel='qsgd(bits=8)')"], ["qsgd", "gradiveq"]),
+        (["qsgd", "qsgd(bits=2)"], ["qsgd", "qsgd(bits=2)"]),
+        (["topk(density=0.1) | fp16", "(odd)"], ["topk(density=0.1) | f…", "(odd)"]),
+    ],
+)
+def test_bars_are_named_shortly_where_that_is_clear(labels: list[str], names: list[str]) -> None:
+    assert row_names(labels) == names

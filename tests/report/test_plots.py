@@ -52,6 +52,12 @@ def test_leaves_out_what_was_not_measured(tmp_path: Path, evals: bool, missing: 
     assert {path.stem for path in export_plots(results, tmp_path)} == set(ALL) - missing
 
 
+@pytest.mark.filterwarnings("error")
+def test_layers_that_lose_nothing_can_be_drawn(tmp_path: Path) -> None:
+    results = write_results(tmp_path / "r.jsonl", (WAYS[0], Way("exact", "exact", 4, 0.01, 0.0)), seeds=1, steps=20)
+    assert tmp_path / "layers.svg" in export_plots(results, tmp_path)
+
+
 def test_empty_results(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").touch()
     assert export_plots(tmp_path / "r.jsonl", tmp_path) == []

@@ -170,17 +170,19 @@ def test_standings_have_speed_ups_and_spreads(tmp_path: Path) -> None:
     path = written(
         tmp_path / "r.jsonl",
         a_run("none"),
-        an_end("none", step_seconds=2.0, accuracy=0.5, seconds_to_target=9.0),
+        an_end("none", step_seconds=2.0, seconds=20.0, steps=10, accuracy=0.5, seconds_to_target=9.0),
         a_run("qsgd", 0),
-        an_end("qsgd", 0, step_seconds=0.5, accuracy=0.4, seconds_to_target=4.0),
+        an_end("qsgd", 0, step_seconds=0.5, seconds=8.0, steps=10, accuracy=0.4, seconds_to_target=4.0),
         a_run("qsgd", 1),
-        an_end("qsgd", 1, step_seconds=0.5, accuracy=0.6),
+        an_end("qsgd", 1, step_seconds=0.5, seconds=8.0, steps=10, accuracy=0.6),
         a_run("bad"),
         an_end("bad", error="it broke"),
     )
     none, qsgd, bad = standings(read_results(path))
-    assert (none.speed_up, none.seconds_to_target) == (1.0, 9.0)
-    assert (qsgd.speed_up, qsgd.runs, qsgd.seconds_to_target, qsgd.reached_target) == (4.0, 2, None, 1)
+    assert (none.speed_up, none.steady_speed_up, none.seconds_to_target) == (1.0, 1.0, 9.0)
+    assert (qsgd.speed_up, qsgd.steady_speed_up) == (2.5, 4.0)  # the first counts the slow beginning
+    assert (qsgd.step_seconds, qsgd.mean_seconds, qsgd.momentum) == (0.5, 0.8, "optimiser")
+    assert (qsgd.runs, qsgd.seconds_to_target, qsgd.reached_target) == (2, None, 1)
     assert qsgd.accuracy is not None
     assert qsgd.accuracy.mean == pytest.approx(0.5)
     assert qsgd.accuracy.deviation == pytest.approx(0.02**0.5)

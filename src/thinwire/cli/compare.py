@@ -157,6 +157,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
     png: Annotated[Path | None, typer.Option(help="Folder for the plots as PNG.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Folder for the plots as SVG.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="File for the final table as Markdown.")] = None,
 ) -> None:
     """Make one self-contained HTML page of a comparison, and plots for papers.
 
@@ -164,8 +165,9 @@ def report(
 
       thinwire report results.jsonl -o report.html
 
-      thinwire report results.jsonl --svg figures
+      thinwire report results.jsonl --svg figures --markdown results.md
     """
+    from thinwire.report.markdown import write_markdown
     from thinwire.report.page import export_plots, write_page
 
     write_page(results, output)
@@ -176,3 +178,6 @@ def report(
     if svg is not None:
         export_plots(results, svg, "svg")
         typer.echo(f"plots are in {svg.absolute()}")
+    if markdown is not None:
+        write_markdown(results, markdown)
+        typer.echo(f"the table is in {markdown.absolute()}")

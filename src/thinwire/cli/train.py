@@ -70,7 +70,7 @@ def _train(recipe: "Recipe", plan: "Plan", folders: dict[str, Any], as_json: boo
         return handles[0]
 
     with joined_world() as place:
-        result = train(recipe, prepare=prepare, progress=not as_json, **folders)
+        result = train(recipe, prepare=prepare, progress=not as_json, plan=plan, **folders)
         if place.rank == 0:
             figures = {"steps": result.steps, "accuracy": result.accuracy, "test_loss": result.test_loss}
             _show(figures | {"seconds": result.seconds, "ranks": place.ranks, "codec": str(plan)}, handles, as_json)

@@ -56,6 +56,11 @@ class Contender:
         """Whether its ranks end with the same weights; without communication they do not."""
         return self.text != "headroom"
 
+    @property
+    def plan(self) -> Plan | None:
+        """What decides on every parameter; PyTorch's ways have none."""
+        return None if self.baseline else Plan.parse(self.text)
+
     def attach(self, model: nn.Module, seed: int) -> Compressor:
         """Let this contender average the gradients of a model."""
         assert isinstance(model, DistributedDataParallel)  # a comparison has at least two ranks

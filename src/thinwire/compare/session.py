@@ -19,6 +19,7 @@ from thinwire.compare.worker import Job, Message, Trial
 from thinwire.kernels.native import NATIVE
 from thinwire.lab import Lab, LabError, LabSpec
 from thinwire.recipes import Batches, Recipe, RecipeError, load_data
+from thinwire.recipes.momentum import where_momentum_is
 from thinwire.recipes.recipe import fresh_model
 from thinwire.report.record import Record, RecordError, Run, RunLog, Summary, Writer, read_results
 
@@ -122,7 +123,8 @@ class Session:
         failed = self._begun
         error = self._error or (self.output[-1] if self.output else f"the workers ended with exit code {code}")
         keep(Summary(run=failed.run, label=failed.contender, seed=failed.seed, error=error))
-        self.waiting.remove(failed)
+        # Another seed would fail alike, and take a launch to do so; --resume tries them all again.
+        self.waiting = [trial for trial in self.waiting if trial.contender != failed.contender]
 
     def _forget(self) -> None:
         self.output: list[str] = []  # what the hosts said apart from messages
@@ -163,6 +165,7 @@ class Session:
             latency=comparison.lab.latency,
             recipe=recipe_record(comparison),
             parameters=self.parameters,
+            momentum=where_momentum_is(contender.plan),
             target_accuracy=comparison.target,
             command=comparison.command,
             versions=versions(),

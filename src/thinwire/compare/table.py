@@ -9,7 +9,7 @@ from thinwire.report.record import Record, Run, RunLog, Summary
 from thinwire.report.standings import Spread, Standing
 
 WIDE = 130  # columns of a terminal that shows everything
-NARROW = ("step", "speed-up", "sent/step", "ratio", "accuracy")
+NARROW = ("mean step", "speed-up", "sent/step", "ratio", "accuracy")
 
 
 class Board:
@@ -35,13 +35,15 @@ class Board:
         table = Table(title=where, title_justify="left", title_style="", expand=False)
         for column in ("codec", "seed", "step", "loss", "step time", "sent a step", "accuracy", ""):
             table.add_column(column, justify="left" if column in ("codec", "") else "right", no_wrap=column == "codec")
+        failed = {log.run.label for log in self.logs.values() if log.summary is not None and log.summary.error}
         for trial, contender in self.comparison.trials():
-            table.add_row(contender.text, str(trial.seed), *self._cells(self.logs.get(trial.run)))
+            state = "[dim]left out[/]" if contender.text in failed else "[dim]waits[/]"
+            log = self.logs.get(trial.run)
+            cells = self._cells(log) if log is not None else ["", "", "", "", "", state]
+            table.add_row(contender.text, str(trial.seed), *cells)
         return table
 
-    def _cells(self, log: RunLog | None) -> list[str]:
-        if log is None:
-            return ["", "", "", "", "", "[dim]waits[/]"]
+    def _cells(self, log: RunLog) -> list[str]:
         if not log.steps:
             error = log.summary.error if log.summary is not None else None
             return ["", "", "", "", "", f"[red]{error}[/]" if error else "starts"]
@@ -108,8 +110,10 @@ def failed_lines(rows: Sequence[Standing]) -> list[str]:
 
 
 _LEGEND = (
-    "compute + exposed = the step; code (encoding and decoding) and wire (inside collectives) partly hide behind"
+    "step: median. mean step: the whole training / its steps, warm-up and all; the speed-up is that of this mean."
+    " compute + exposed = the step; code (encoding and decoding) and wire (inside collectives) partly hide behind"
     " compute. sent: TCP payload of one rank. ratio: an fp32 ring / sent."
+    " A codec that has the momentum itself trains with an optimiser without."
 )
 
 
@@ -156,6 +160,7 @@ def _spread(spread: Spread | None, factor: float, form: str, unit: str = "") -> 
 _COLUMNS: Mapping[str, Callable[[Standing], str]] = {
     "step": lambda row: milliseconds(row.step_seconds),
     "samples/s": lambda row: number(row.samples_per_second, "{:,.0f}"),
+    "mean step": lambda row: milliseconds(row.mean_seconds),
     "speed-up": lambda row: number(row.speed_up, "{:.2f}x"),
     "sent/step": lambda row: bytes_text(row.bytes_per_step),
     "ratio": lambda row: number(row.wire_ratio, "{:.1f}x"),

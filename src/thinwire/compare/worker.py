@@ -224,6 +224,7 @@ def run_trial(trial: Trial, job: Job, data: Data, rank: int, ranks: int) -> None
         data=data,
         progress=False,
         ddp_options=contender.ddp_options,
+        plan=contender.plan,
     )
     probe.finish()
     assert probe.compressor is not None

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DistributedSampler
 
+from thinwire import Plan
 from thinwire.recipes.data import Data, Part, load_images, load_text
 from thinwire.recipes.errors import RecipeError
 from thinwire.recipes.models import MODELS, build_model, reads_text
+from thinwire.recipes.momentum import momenta_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +106,22 @@ def fresh_model(recipe: Recipe, data: Data) -> nn.Module:
         return build_model(recipe.model, **{**data.model_options(), **recipe.model_options})
 
 
-def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    parameters = model.parameters()
+def make_optimizer(recipe: Recipe, model: nn.Module, plan: Plan | None = None) -> torch.optim.Optimizer:
+    """The recipe's optimiser; SGD has no momentum for parameters to which the plan's chains give it.
+
+    A chain knows nothing of weight decay, which momentum b amplifies by 1/(1-b): it is then made larger by as much, so
+    that all plans train with the same momentum SGD.
+    """
     if recipe.optimizer == "adamw":
+        parameters = model.parameters()
         return torch.optim.AdamW(parameters, lr=recipe.lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay)
-    return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    momenta = momenta_of(plan, model.named_parameters())
+    groups = []
+    for chain in sorted({momenta.get(name, 0.0) for name, _ in model.named_parameters()}):
+        mine = [parameter for name, parameter in model.named_parameters() if momenta.get(name, 0.0) == chain]
+        momentum = 0.0 if chain else recipe.momentum
+        groups.append({"params": mine, "momentum": momentum, "weight_decay": recipe.weight_decay / (1.0 - chain)})
+    return torch.optim.SGD(groups, lr=recipe.lr)
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:

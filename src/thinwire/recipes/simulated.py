@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from thinwire import Plan
 from thinwire.recipes.data import Data
 from thinwire.recipes.errors import RecipeError
 from thinwire.recipes.evaluation import evaluate
@@ -56,13 +57,13 @@ def mean(gradients: Sequence[Gradients], weights: Mapping[str, Tensor]) -> Gradi
 class Simulation:
     """The state of a simulated run between its two moments: gradients are there, the step is taken."""
 
-    def __init__(self, recipe: Recipe, ranks: int, data: Data | None = None) -> None:
+    def __init__(self, recipe: Recipe, ranks: int, data: Data | None = None, plan: Plan | None = None) -> None:
         if ranks < 1:
             raise RecipeError(f"a simulation needs at least 1 rank, not {ranks}.")
         self.recipe = recipe
         self.data = data if data is not None else load_data(recipe)
         self.model = fresh_model(recipe, self.data)
-        self.optimizer = make_optimizer(recipe, self.model)
+        self.optimizer = make_optimizer(recipe, self.model, plan)
         self.parameters = dict(self.model.named_parameters())
         self.batches = [
             Batches(self.data.train, batch=recipe.batch, seed=recipe.seed, rank=rank, ranks=ranks)
@@ -104,9 +105,13 @@ def train_simulated(
     *,
     data: Data | None = None,
     on_step: Callable[[int, float], None] | None = None,
+    plan: Plan | None = None,
 ) -> SimulatedRun:
-    """Trains on `ranks` simulated ranks; equal recipes and equal averaging give equal bits."""
-    simulation = Simulation(recipe, ranks, data)
+    """Trains on `ranks` simulated ranks; equal recipes and equal averaging give equal bits.
+
+    Where the chains of `plan`, which `average` applies, carry momentum, the optimiser has none.
+    """
+    simulation = Simulation(recipe, ranks, data, plan)
     losses: list[float] = []
     for step in range(recipe.steps):
         gradients, loss = simulation.gradients(step)

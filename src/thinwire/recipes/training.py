@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from thinwire import Plan
 from thinwire.errors import StateError
 from thinwire.recipes.checkpoints import load_checkpoint, save_checkpoint
 from thinwire.recipes.data import Data, Part
@@ -76,18 +77,20 @@ def train(
     device: str | None = None,
     progress: bool = True,
     ddp_options: Mapping[str, Any] | None = None,
+    plan: Plan | None = None,
 ) -> TrainedModel:
     """Trains the recipe on all ranks of this job.
 
     `prepare(model)` may attach a compressor; the model is a DistributedDataParallel if there are several ranks.
     `on_step(steps done)` ends the run by returning True, on all ranks at the same step. `on_record` gets every record.
     `checkpoint` is a folder written every `checkpoint_every` steps and at the end; `resume` one to go on from.
-    `ddp_options` go to DistributedDataParallel as they are.
+    `ddp_options` go to DistributedDataParallel as they are. `plan` is what `prepare` attaches: where its chains carry
+    momentum, the optimiser has none.
     """
     with joined_world(device) as place:
         data = data if data is not None else load_data(recipe)
         batches = Batches(data.train, batch=recipe.batch, seed=recipe.seed, rank=place.rank, ranks=place.ranks)
-        run = _Run(recipe, fresh_model(recipe, data), place, prepare, ddp_options or {})
+        run = _Run(recipe, fresh_model(recipe, data), place, prepare, ddp_options or {}, plan)
         first = run.restore(Path(resume)) if resume is not None else 0
         with run.recorder(metrics, first, progress) as recorder:
             for step in range(first, recipe.steps):
@@ -122,13 +125,15 @@ class _Run:
         place: Place,
         prepare: Callable[[nn.Module], object] | None,
         ddp_options: Mapping[str, Any],
+        plan: Plan | None,
     ) -> None:
         torch.manual_seed(recipe.seed + place.rank)  # for whatever else draws; weights and batches have their own
         self.recipe, self.place = recipe, place
         self.model = model.to(place.device)
         self.parallel = DistributedDataParallel(self.model, **ddp_options) if place.ranks > 1 else self.model
         self.compressor = prepare(self.parallel) if prepare is not None else None
-        self.optimizer = make_optimizer(recipe, self.model)
+        # One rank alone sends nothing, so no chain is there to have the momentum.
+        self.optimizer = make_optimizer(recipe, self.model, plan if place.ranks > 1 else None)
         kind = place.device.type  # float16 needs its loss scaled, bfloat16 has the range of float32
         self.precision = torch.float16 if kind == "cuda" else torch.bfloat16
         self.scaler = torch.amp.GradScaler(kind, enabled=recipe.amp and kind == "cuda")

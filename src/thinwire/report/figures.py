@@ -10,7 +10,15 @@ from typing import Any
 
 from thinwire.report.contenders import Contender, Point, ranked
 from thinwire.report.palette import DASHES, MARKERS, PARTS
-from thinwire.report.wording import shortened, show_bytes, show_percent, show_seconds, show_times, significant
+from thinwire.report.wording import (
+    row_names,
+    shortened,
+    show_bytes,
+    show_percent,
+    show_seconds,
+    show_times,
+    significant,
+)
 
 Figure = dict[str, Any]
 
@@ -70,7 +78,7 @@ def curve_traces(c: Contender, place: int, points: Sequence[Point], says: list[s
 
 
 def speed_figure(contenders: Sequence[Contender]) -> Figure:
-    """Speed-up of a step over uncompressed training; who loses is hatched and says so."""
+    """Speed-up of the whole training over the uncompressed one; who loses is hatched and says so."""
     rows = ranked(contenders, lambda s: s.speed_up)
     ups = [c.standing.speed_up or 0.0 for c in rows]
     bars = {
@@ -84,7 +92,8 @@ def speed_figure(contenders: Sequence[Contender]) -> Figure:
             "pattern": {**HATCHED, "shape": ["" if up >= 1 else "/" for up in ups]},
         },
         "hovertext": [
-            f"<b>{escape(c.label)}</b><br>step {show_seconds(c.standing.step_seconds)}<br>speed-up {up:.3f}"
+            f"<b>{escape(c.label)}</b><br>mean step {show_seconds(c.standing.mean_seconds)}<br>speed-up {up:.3f}"
+            f"<br>of the median step {show_times(c.standing.steady_speed_up)}"
             for c, up in zip(rows, ups, strict=True)
         ],
         "hoverinfo": "text",
@@ -102,7 +111,7 @@ def speed_figure(contenders: Sequence[Contender]) -> Figure:
         "hoverinfo": "skip",
         "showlegend": False,
     }
-    x = _axis("Times as fast as uncompressed", range=[0, 1.22 * max([1.0, *ups])], fixedrange=True)
+    x = _axis("Times as fast as uncompressed", range=[0, 1.35 * max([1.0, *ups])], fixedrange=True)
     figure = _figure([bars, words], height=_bars_height(rows), x=x, y=_rows_axis(rows))
     line = {"color": "@muted", "width": 1.5, "dash": "dash"}
     figure["layout"]["shapes"] = [{"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": line}]
@@ -209,7 +218,7 @@ def _log_axis(unit: str, **options: Any) -> Figure:
 
 def _rows_axis(rows: Sequence[Contender]) -> Figure:
     """Bars by name, the first on top."""
-    names = [f"{escape(shortened(c.label))}  " for c in rows]
+    names = [f"{escape(name)}  " for name in row_names([c.label for c in rows])]
     ticks = {"tickmode": "array", "tickvals": list(range(len(rows))), "ticktext": names}
     return _axis() | ticks | {"range": [len(rows) - 0.45, -0.55], "showgrid": False, "fixedrange": True}
 

@@ -126,9 +126,9 @@ def bar_panels(contenders: Sequence[Contender]) -> list[Panel]:
     speeds = ranked(contenders, lambda s: s.speed_up)
     panels = [
         Panel(
-            "speed", "Speed-up over no compression", "Steps per second against uncompressed training, the dashed line. "
-            "Hatched bars lose.",
-            "Speed-up of a step over uncompressed training: "
+            "speed", "Speed-up over no compression", "The whole training, warm-up included, against "
+            "the uncompressed one (the dashed line). Hatched bars lose.",
+            "Speed-up of the training over uncompressed training: "
             + each(speeds, lambda c: show_times(c.standing.speed_up)),
             speed_figure(contenders),
         ),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from thinwire.report.contenders import Contender, Point, ranked, read_contenders
 from thinwire.report.extras import drawing_library
 from thinwire.report.palette import DASHES, LIGHT, LIGHT_THEME, MARKERS, PARTS
-from thinwire.report.wording import shortened, show_times
+from thinwire.report.wording import row_names, shortened, show_times
 
 STYLE = {
     "svg.hashsalt": "thinwire",  # otherwise the names of clip paths are random
@@ -121,14 +121,19 @@ def draw_layers(figure: Any, contenders: Sequence[Contender]) -> bool:
     if not drawn:
         return False
     above, below = figure.subplots(2, sharex=True)
+    is_measured = False
     for order, c in enumerate(drawn):
         xs = [place + 0.7 * ((order + 0.5) / len(drawn) - 0.5) for place in range(len(c.layers()))]
         look = {"color": LIGHT[c.look.hue], "marker": MARKERS[c.look.marker][1], "linestyle": "", "markersize": 4}
         above.plot(xs, [layer.wire_ratio for layer in c.layers()], label=literal(c.label), **look)
         # Not a number is not drawn: an exact layer has no place on a logarithmic axis.
-        below.plot(xs, [c.layer_error(place) or float("nan") for place in range(len(xs))], **look)
+        errors = [c.layer_error(place) or float("nan") for place in range(len(xs))]
+        below.plot(xs, errors, **look)
+        is_measured = is_measured or any(error > 0 for error in errors)
     above.set(ylabel="Times fewer bytes than fp32", yscale="log")
-    below.set(ylabel="Relative error", yscale="log")
+    below.set(ylabel="Relative error")
+    if is_measured:  # a logarithmic axis without any value has no limits
+        below.set(yscale="log")
     names = max((c.layers() for c in drawn), key=len)
     below.set_xticks(
         range(len(names)), [literal(shortened(layer.name, 26)) for layer in names], rotation=60, ha="right"
@@ -139,7 +144,7 @@ def draw_layers(figure: Any, contenders: Sequence[Contender]) -> bool:
 
 def name_rows(axes: Any, rows: Sequence[Contender]) -> None:
     """Bars by name, the first on top."""
-    axes.set_yticks(range(len(rows)), [literal(shortened(c.label)) for c in rows])
+    axes.set_yticks(range(len(rows)), [literal(name) for name in row_names([c.label for c in rows])])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
 

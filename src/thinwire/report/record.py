@@ -51,6 +51,7 @@ class Run:
     versions: dict[str, str]  # thinwire, torch, python
     machine: dict[str, Any]  # system, processor, cores, memory_bytes, native (compiled kernels are there)
     started: str  # ISO 8601 with time zone
+    momentum: str = "optimiser"  # or "chain", if the codec has it; the optimiser then has none for these parameters
 
 
 @dataclass(frozen=True, kw_only=True)

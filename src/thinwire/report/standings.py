@@ -18,16 +18,23 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One row of the final table; times and bytes are medians over the seeds. None: not known."""
+    """One row of the final table; times and bytes are medians over the seeds. None: not known.
+
+    The speed-up that counts is that of the whole training, in which a codec may send its first steps as they are; the
+    steady one tells what a run of many more steps would approach.
+    """
 
     label: str
     codec: str
     baseline: bool
     runs: int  # that ended well
     error: str | None  # of a run that failed
-    step_seconds: float | None
+    momentum: str  # in the `optimiser` or in the `chain`
+    step_seconds: float | None  # median: the steady state
+    mean_seconds: float | None  # of a step: the whole training, warm-up and all, divided by its steps
     samples_per_second: float | None
-    speed_up: float | None  # step_seconds of `none` (or of plain DDP, where `none` is absent) / ours
+    speed_up: float | None  # mean_seconds of `none` (or of plain DDP, where `none` is absent) / ours
+    steady_speed_up: float | None  # the same of step_seconds
     bytes_per_step: float | None
     wire_ratio: float | None
     compute_seconds: float | None
@@ -48,20 +55,17 @@ def standings(logs: Sequence[RunLog]) -> list[Standing]:
     by_label: dict[str, list[RunLog]] = {}
     for log in logs:
         by_label.setdefault(log.run.label, []).append(log)
-    plain = _plain_step_seconds(by_label)
+    plain = next((ended for label in ("none", "ddp") if (ended := _summaries(by_label.get(label, [])))), [])
     return [_standing(runs, plain) for runs in by_label.values()]
 
 
-def _plain_step_seconds(by_label: dict[str, list[RunLog]]) -> float | None:
-    for label in ("none", "ddp"):
-        if seconds := _median(_summaries(by_label.get(label, [])), lambda s: s.step_seconds):
-            return seconds
-    return None
+def mean_seconds(summary: Summary) -> float | None:
+    """Of a step, over the whole training."""
+    return summary.seconds / summary.steps if summary.seconds is not None and summary.steps else None
 
 
-def _standing(logs: Sequence[RunLog], plain: float | None) -> Standing:
+def _standing(logs: Sequence[RunLog], plain: Sequence[Summary]) -> Standing:
     ended = _summaries(logs)
-    step_seconds = _median(ended, lambda s: s.step_seconds)
     times = [s.seconds_to_target for s in ended if s.seconds_to_target is not None]
     errors = [log.summary.error for log in logs if log.summary is not None and log.summary.error is not None]
     return Standing(
@@ -70,9 +74,12 @@ def _standing(logs: Sequence[RunLog], plain: float | None) -> Standing:
         baseline=logs[0].run.baseline,
         runs=len(ended),
         error=errors[0] if errors else None,
-        step_seconds=step_seconds,
+        momentum=logs[0].run.momentum,
+        step_seconds=_median(ended, lambda s: s.step_seconds),
+        mean_seconds=_median(ended, mean_seconds),
         samples_per_second=_median(ended, lambda s: s.samples_per_second),
-        speed_up=plain / step_seconds if plain and step_seconds else None,
+        speed_up=_times(plain, ended, mean_seconds),
+        steady_speed_up=_times(plain, ended, lambda s: s.step_seconds),
         bytes_per_step=_median(ended, lambda s: s.bytes_per_step),
         wire_ratio=_median(ended, lambda s: s.wire_ratio),
         compute_seconds=_median(ended, lambda s: s.compute_seconds),
@@ -100,6 +107,14 @@ def _known(summaries: Sequence[Summary], figure: Callable[[Summary], float | Non
 def _median(summaries: Sequence[Summary], figure: Callable[[Summary], float | None]) -> float | None:
     values = _known(summaries, figure)
     return statistics.median(values) if values else None
+
+
+def _times(
+    plain: Sequence[Summary], ours: Sequence[Summary], figure: Callable[[Summary], float | None]
+) -> float | None:
+    """How many times smaller a figure of ours is than that of uncompressed training."""
+    theirs, mine = _median(plain, figure), _median(ours, figure)
+    return theirs / mine if theirs and mine else None
 
 
 def _spread(summaries: Sequence[Summary], figure: Callable[[Summary], float | None]) -> Spread | None:

@@ -48,7 +48,9 @@ def speed_card(codecs: Sequence[Contender], plain: Contender | None) -> Card | N
     fairly = "" if base is None else f", at equal accuracy (at most {100 * EQUAL_ACCURACY:g} points lower)"
     if first is None or (first.standing.speed_up or 0) <= 1:
         return "bad", "Best codec", "none", f"No codec is faster than <b>{escape(plain.label)}</b> here{fairly}."
-    words = f"faster per step than <b>{escape(plain.label)}</b> with <b>{escape(first.label)}</b>{fairly}."
+    words = (
+        f"faster over the whole training than <b>{escape(plain.label)}</b> with <b>{escape(first.label)}</b>{fairly}."
+    )
     return "good", "Best codec", show_times(first.standing.speed_up), words
 
 
@@ -87,7 +89,7 @@ def losers_card(contenders: Sequence[Contender], plain: Contender | None) -> lis
             "bad",
             "Slower than no compression",
             str(len(slow)),
-            f"{names} {verb} slower per step than {escape(plain.label)}.",
+            f"{names} {verb} slower over the whole training than {escape(plain.label)}.",
         )
     ]
 
@@ -110,7 +112,8 @@ COLUMNS = (
     ("Codec", "the chain that gradients go through"),
     ("Step", "median over the steps after the first few"),
     ("Samples/s", "all ranks together"),
-    ("Speed-up", "over uncompressed training, per step"),
+    ("Mean step", "the whole training divided by its steps, a codec's warm-up included"),
+    ("Speed-up", "over uncompressed training, whole against whole; below it that of the median steps"),
     ("Bytes/step", "sent by one rank, measured"),
     ("Wire ratio", "bytes of an fp32 ring all-reduce / bytes sent"),
     ("Accuracy", "on the test part at the end: mean ± standard deviation over the seeds"),
@@ -126,7 +129,7 @@ def final_table(contenders: Sequence[Contender]) -> str:
     if not contenders:
         return ""
     plain = plain_contender(contenders)
-    rows = sorted(contenders, key=lambda c: (c.standing.step_seconds is None, c.standing.step_seconds or 0))
+    rows = sorted(contenders, key=lambda c: (c.standing.mean_seconds is None, c.standing.mean_seconds or 0))
     head = "".join(
         f'<th scope="col" title="{why}" aria-sort="none"><button type="button">{name}</button></th>'
         for name, why in COLUMNS
@@ -138,13 +141,16 @@ def table_row(c: Contender, plain: Contender | None) -> str:
     s = c.standing
     chain = f"<small>{escape(s.codec)}</small>" if s.codec != s.label else ""
     error = f'<small class="bad">failed: {escape(s.error)}</small>' if s.error else ""
+    momentum = "<small>momentum in the chain, none in the optimiser</small>" * (s.momentum == "chain")
+    steady = f"<small>steady {show_times(s.steady_speed_up)}</small>" * (c is not plain and bool(s.steady_speed_up))
     slower = s.speed_up is not None and s.speed_up < 1 and c is not plain
     base = plain.standing.accuracy if plain and plain is not c else None
     reached = f"<small>{s.reached_target} of {s.runs} seeds</small>" if 0 < s.reached_target < s.runs else ""
     cells = [
         cell(s.step_seconds, show_seconds(s.step_seconds)),
         cell(s.samples_per_second, "–" if s.samples_per_second is None else f"{s.samples_per_second:.1f}"),
-        cell(s.speed_up, show_times(s.speed_up) + "<small>slower</small>" * slower, "bad" if slower else ""),
+        cell(s.mean_seconds, show_seconds(s.mean_seconds)),
+        cell(s.speed_up, show_times(s.speed_up) + steady + "<small>slower</small>" * slower, "bad" if slower else ""),
         cell(s.bytes_per_step, show_bytes(s.bytes_per_step)),
         cell(s.wire_ratio, show_times(s.wire_ratio)),
         accuracy_cell(s.accuracy, base),
@@ -154,7 +160,7 @@ def table_row(c: Contender, plain: Contender | None) -> str:
         cell(len(c.logs), f"{s.runs} of {len(c.logs)}"),
     ]
     swatch = f'<i class="swatch" style="background:var(--{c.look.token})"></i>'
-    return f'<tr><th scope="row">{swatch}{escape(s.label)}{chain}{error}</th>{"".join(cells)}</tr>'
+    return f'<tr><th scope="row">{swatch}{escape(s.label)}{chain}{momentum}{error}</th>{"".join(cells)}</tr>'
 
 
 def is_missed(c: Contender) -> bool:

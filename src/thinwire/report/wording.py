@@ -1,6 +1,7 @@
 """Figures as people read them."""
 
 import math
+from collections.abc import Sequence
 
 
 def show_seconds(seconds: float | None) -> str:
@@ -40,6 +41,13 @@ def significant(value: float, digits: int = 3) -> str:
 def shortened(text: str, length: int = 22) -> str:
     """A label that fits beside a bar; the whole one stands in the table."""
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+
+
+def row_names(labels: Sequence[str]) -> list[str]:
+    """Labels that fit beside bars: the options are left out where the name alone is clear."""
+    names = [label.partition("(")[0] if label.endswith(")") and "|" not in label else label for label in labels]
+    pairs = zip(names, labels, strict=True)
+    return [shortened(name if name and names.count(name) == 1 else label) for name, label in pairs]
 
 
 def join_words(words: list[str]) -> str:

@@ -1,0 +1,117 @@
+"""The final table as Markdown, so that a page of documentation shows what was measured and nothing else."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from thinwire.report.contenders import Contender, read_contenders
+from thinwire.report.record import Run
+from thinwire.report.tables import EQUAL_ACCURACY, is_equal, machine_words, plain_contender, show_spread
+from thinwire.report.wording import show_bytes, show_seconds, show_times
+
+SHOWN_OF_RECIPE = ("model", "model_options", "data", "batch", "steps", "optimizer", "lr", "momentum", "schedule")
+
+
+def write_markdown(results: Path, output: Path) -> None:
+    """Write the table of a file of results, who loses in it, and how to repeat it."""
+    contenders = read_contenders(results)
+    runs = [log.run for c in contenders for log in c.logs]
+    parts = [f"# {heading(runs)}", circumstances(runs), table(contenders), *losing_cases(contenders), repeat(runs)]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
+
+
+def heading(runs: Sequence[Run]) -> str:
+    if not runs:
+        return "A comparison without runs"
+    link = "plain loopback" if runs[0].link == "none" else f"links of {runs[0].link}"
+    return f"{runs[0].recipe.get('name', 'A model')} on {runs[0].hosts} hosts, {link}"
+
+
+def circumstances(runs: Sequence[Run]) -> str:
+    """What was trained, and how to read the table."""
+    if not runs:
+        return ""
+    run, seeds = runs[0], len({r.seed for r in runs})
+    recipe = ", ".join(f"{key} {_option(run.recipe[key])}" for key in SHOWN_OF_RECIPE if run.recipe.get(key))
+    return (
+        f"{run.parameters:,} parameters, {run.ranks} ranks, {seeds} seed{'s' * (seeds > 1)}; {recipe}.\n\n"
+        "*Mean step* is the whole training divided by its steps, a codec's warm-up included, and *speed-up* compares"
+        "\nthese means; *median step* is the steady state. *Sent* is the TCP payload of one rank, *ratio* the bytes of"
+        "\nan fp32 ring against it. Accuracy is that of the test part after equal steps, mean ± standard deviation over"
+        "\nthe seeds, with the points above or below uncompressed training. A codec marked † has the momentum itself;"
+        "\nthe optimiser then has none for what it compresses."
+    )
+
+
+def _option(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={item}" for key, item in value.items())
+    return Path(value).name if isinstance(value, str) else f"{value}"
+
+
+COLUMNS: Mapping[str, Callable[[Contender, Contender | None], str]] = {
+    "mean step": lambda c, plain: show_seconds(c.standing.mean_seconds),
+    "speed-up": lambda c, plain: show_times(c.standing.speed_up),
+    "median step": lambda c, plain: show_seconds(c.standing.step_seconds),
+    "speed-up of it": lambda c, plain: show_times(c.standing.steady_speed_up),
+    "sent a step": lambda c, plain: show_bytes(c.standing.bytes_per_step),
+    "ratio": lambda c, plain: show_times(c.standing.wire_ratio),
+    "accuracy": lambda c, plain: show_spread(c.standing.accuracy, 100, 2, " %"),
+    "points": lambda c, plain: "" if c is plain else points(c, plain),
+}
+
+
+def table(contenders: Sequence[Contender]) -> str:
+    """One row a contender, fastest first; failed ones last."""
+    if not contenders:
+        return ""
+    plain = plain_contender(contenders)
+    rows = sorted(contenders, key=lambda c: (c.standing.mean_seconds is None, c.standing.mean_seconds or 0.0))
+    lines = [" | ".join(["codec", *COLUMNS]), "|".join(["---", *("--:" for _ in COLUMNS)])]
+    for c in rows:
+        cells = [cell(c, plain) for cell in COLUMNS.values()] if c.standing.runs else ["failed", *[""] * 7]
+        lines.append(" | ".join([_codec(c), *cells]))
+    return "\n".join(f"| {line} |" if "---" not in line else f"|{line}|" for line in lines)
+
+
+def _codec(c: Contender) -> str:
+    return f"`{c.label}`".replace("|", r"\|") + " †" * (c.standing.momentum == "chain")
+
+
+def points(c: Contender, plain: Contender | None) -> str:
+    """Points of accuracy above or below uncompressed training."""
+    base = plain.standing.accuracy if plain else None
+    if c.standing.accuracy is None or base is None:
+        return "–"
+    return f"{100 * (c.standing.accuracy.mean - base.mean):+.2f}".replace("-", "−")
+
+
+def losing_cases(contenders: Sequence[Contender]) -> list[str]:
+    """Everyone who is slower, less accurate, failed or not finished, each with its figure."""
+    plain = plain_contender(contenders)
+    found = []
+    for c in contenders:
+        s = c.standing
+        base = plain.standing.accuracy if plain and plain is not c else None
+        if s.error:
+            found.append(f"{_codec(c)} failed: {s.error}")
+        if c is not plain and s.speed_up is not None and s.speed_up < 1:
+            found.append(f"{_codec(c)} is slower than uncompressed training: {show_times(s.speed_up)} its speed.")
+        if base is not None and s.accuracy is not None and not is_equal(s.accuracy, base):
+            lost = points(c, plain).lstrip("−")
+            found.append(f"{_codec(c)} loses {lost} points of accuracy.")
+        found += [f"{log.run.run} is not finished." for log in c.logs if log.summary is None]
+    rule = f"Slower than uncompressed training, or more than {100 * EQUAL_ACCURACY:g} points less accurate:"
+    return ["## Who loses", rule, "\n".join(f"- {line}" for line in found) or "- nobody"] if contenders else []
+
+
+def repeat(runs: Sequence[Run]) -> str:
+    """The command, the versions and the machine."""
+    if not runs:
+        return ""
+    commands = "\n".join(dict.fromkeys(run.command for run in runs))
+    versions = ", ".join(f"{name} {version}" for name, version in runs[0].versions.items())
+    return (
+        "## How to repeat this\n\n<!-- not executed: takes as long as the comparison did -->\n"
+        f"```sh\n{commands}\n```\n\n{versions}; {machine_words(runs[0])}; {min(run.started for run in runs)[:10]}."
+    )
