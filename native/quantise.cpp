@@ -3,10 +3,13 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
 #include "kernels.h"
+#include "pages.h"
+#include "parallel.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,8 +32,8 @@ void require(bool held, const char *rule) {
 
 size_t packed_size(size_t n, int bits) { return (n + 7) / 8 * static_cast<size_t>(bits); }
 
-Scaled make_scaled(const std::string &name, const Floats &levels, int bits, size_t bucket, bool l2) {
-    Scaled how{Scheme::uniform, bits, bucket, l2, levels.data(), static_cast<int>(levels.shape(0))};
+Scaled make_scaled(const std::string &name, const float *levels, int level_count, int bits, size_t bucket, bool l2) {
+    Scaled how{Scheme::uniform, bits, bucket, l2, levels, level_count};
     require(bucket >= 1, "a bucket holds at least one element");
     if (name == "sign") {
         how.scheme = Scheme::sign;
@@ -49,10 +52,7 @@ Scaled make_scaled(const std::string &name, const Floats &levels, int bits, size
     return how;
 }
 
-size_t scale_bytes(const Scaled &how, size_t n) {
-    const size_t buckets = n / how.bucket + (n % how.bucket != 0);
-    return buckets * (how.scheme == Scheme::sign ? 8 : 4);
-}
+size_t scale_bytes(const Scaled &how) { return how.scheme == Scheme::sign ? 8 : 4; }
 
 Range make_range(int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives, bool stochastic) {
     require(bits >= 4 && bits <= 16 && mantissa >= 0 && mantissa <= bits - 3, "no such range float");
@@ -81,26 +81,45 @@ Symbols checked(const uint8_t *data, size_t size, size_t n, int bits) {
     return Packed ? packed(data) : plain(data);
 }
 
+// Threads begin where a bucket begins and a byte of packed symbols does not straddle.
+template <class Run>
+void by_bucket(const Scaled &how, size_t n, int threads, const Run &run) {
+    if (how.bucket >= n) return run(size_t{0}, n);
+    in_parts(n, std::lcm(how.bucket, kBlock), threads, run);
+}
+
+Symbols from_element(uint8_t *symbols, bool is_packed, int bits, size_t at) {
+    return is_packed ? packed(symbols + at / 8 * static_cast<size_t>(bits)) : plain(symbols + at);
+}
+
+// Numbers, scales and symbols of the hot paths come as addresses, a tenth of the cost of taking tensors;
+// thinwire.kernels.quantise has checked their types and sizes.
 template <bool Packed>
-void encode(const std::string &scheme, const Floats &x, const Floats &levels, int bits, size_t bucket, bool l2,
-            uint64_t key, uint32_t base, const BytesOut &scales, const BytesOut &symbols) {
-    const size_t n = x.shape(0);
-    const Scaled how = make_scaled(scheme, levels, bits, bucket, l2);
-    require(scales.shape(0) == scale_bytes(how, n), "the buffer of scales has the wrong size");
-    const Symbols to = checked<Packed>(symbols.data(), symbols.shape(0), n, bits);
+void encode(const std::string &scheme, uintptr_t x, size_t n, uintptr_t levels, int level_count, int bits,
+            size_t bucket, bool l2, uint64_t key, uint32_t base, uintptr_t scales, uintptr_t symbols, int threads) {
+    const Scaled how = make_scaled(scheme, reinterpret_cast<const float *>(levels), level_count, bits, bucket, l2);
+    const float *from = reinterpret_cast<const float *>(x);
+    uint8_t *scales_to = reinterpret_cast<uint8_t *>(scales), *to = reinterpret_cast<uint8_t *>(symbols);
+    const Draw draw = make_draw(key, base);
     nb::gil_scoped_release unlocked;
-    kernels().encode(how, x.data(), n, make_draw(key, base), scales.data(), to);
+    expect_to_fill(to, Packed ? packed_size(n, bits) : n);
+    by_bucket(how, n, threads, [&](size_t a, size_t b) {
+        kernels().encode(how, from + a, b - a, {draw.low + static_cast<uint32_t>(a), draw.high},
+                         scales_to + a / how.bucket * scale_bytes(how), from_element(to, Packed, bits, a));
+    });
 }
 
 template <bool Packed>
-void decode(const std::string &scheme, const Bytes &scales, const Bytes &symbols, const Floats &levels, int bits,
-            size_t bucket, const FloatsOut &out, bool add) {
-    const size_t n = out.shape(0);
-    const Scaled how = make_scaled(scheme, levels, bits, bucket, false);
-    require(scales.shape(0) == scale_bytes(how, n), "the buffer of scales has the wrong size");
-    const Symbols from = checked<Packed>(symbols.data(), symbols.shape(0), n, bits);
+void decode(const std::string &scheme, uintptr_t scales, uintptr_t symbols, uintptr_t levels, int level_count, int bits,
+            size_t bucket, uintptr_t out, size_t n, bool add, int threads) {
+    const Scaled how = make_scaled(scheme, reinterpret_cast<const float *>(levels), level_count, bits, bucket, false);
+    uint8_t *scales_from = reinterpret_cast<uint8_t *>(scales), *from = reinterpret_cast<uint8_t *>(symbols);
+    float *to = reinterpret_cast<float *>(out);
     nb::gil_scoped_release unlocked;
-    kernels().decode(how, scales.data(), from, out.data(), n, add);
+    by_bucket(how, n, threads, [&](size_t a, size_t b) {
+        kernels().decode(how, scales_from + a / how.bucket * scale_bytes(how), from_element(from, Packed, bits, a),
+                         to + a, b - a, add);
+    });
 }
 
 int64_t range_encode(const Floats &x, int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives,
@@ -168,14 +187,10 @@ void clip(const Floats &x, size_t bucket, double factor, const FloatsOut &out) {
 }  // namespace
 
 void bind_quantise(nb::module_ &m) {
-    m.def("quantise_symbols", &encode<false>, "scheme"_a, "x"_a.noconvert(), "levels"_a.noconvert(), "bits"_a,
-          "bucket"_a, "l2"_a, "key"_a, "base"_a, "scales"_a.noconvert(), "symbols"_a.noconvert());
-    m.def("quantise_encode", &encode<true>, "scheme"_a, "x"_a.noconvert(), "levels"_a.noconvert(), "bits"_a, "bucket"_a,
-          "l2"_a, "key"_a, "base"_a, "scales"_a.noconvert(), "packed"_a.noconvert());
-    m.def("quantise_dequantise", &decode<false>, "scheme"_a, "scales"_a.noconvert(), "symbols"_a.noconvert(),
-          "levels"_a.noconvert(), "bits"_a, "bucket"_a, "out"_a.noconvert(), "add"_a);
-    m.def("quantise_decode", &decode<true>, "scheme"_a, "scales"_a.noconvert(), "packed"_a.noconvert(),
-          "levels"_a.noconvert(), "bits"_a, "bucket"_a, "out"_a.noconvert(), "add"_a);
+    m.def("quantise_symbols", &encode<false>);
+    m.def("quantise_encode", &encode<true>);
+    m.def("quantise_dequantise", &decode<false>);
+    m.def("quantise_decode", &decode<true>);
 
     m.def("range_encode", &range_encode, "x"_a.noconvert(), "bits"_a, "mantissa"_a, "base"_a, "positives"_a,
           "negatives"_a, "stochastic"_a, "key"_a, "position"_a, "packed"_a.noconvert());

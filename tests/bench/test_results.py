@@ -40,6 +40,7 @@ def test_a_target_is_met_on_its_own_side(figure: float, aim: float) -> None:
     ("target", "figure", "shown"),
     [
         (None, 0.5, "0.50"),
+        (None, -0.001, "0.00"),
         (at_least(0.5), 0.72, "0.72 ≥ 0.5"),
         (at_least(0.5), 0.4, "[bold red]0.40 < 0.5[/]"),
         (at_most(2.5), 2.5, "2.50 ≤ 2.5"),

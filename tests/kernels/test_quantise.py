@@ -272,3 +272,32 @@ def test_buffers_of_a_wrong_size_are_refused() -> None:
             quantise.uniform_decode(s, p, 4, 16, out, True)
     with pytest.raises(WireError, match="as many symbols"):
         quantise.uniform_dequantise(packed, scales, 4, 16, out, True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("scheme", "bits"), [("uniform", 4), ("uniform", 3), ("exponential", 5), ("sign", 1)])
+def test_threads_change_nothing(scheme: str, bits: int, threads: int) -> None:
+    """Scales, packed codes and sums of long data, also where the last bucket is short or a bucket is most of it."""
+    n = 200_001
+    x = torch.randn(n, generator=torch.Generator().manual_seed(bits))
+    for bucket in (3, 100, 512, 8192, 99_840, 150_000, 2**40):
+        given = options(scheme, bits, bucket, "l2", 7, 11)
+        symbols, scales = getattr(reference, f"{scheme}_symbols")(x, *given)
+        expected = torch.ones(n)
+        getattr(reference, f"{scheme}_dequantise")(symbols, scales, *tail(scheme, bits, bucket), expected, True)
+        scales_out, packed_out = unaligned(scales.numel()), unaligned(packing.packed_size(n, bits))
+        torch.set_num_threads(threads)
+        try:
+            found, found_scales = getattr(quantise, f"{scheme}_symbols")(x, *given)
+            getattr(quantise, f"{scheme}_encode")(x, *given, scales_out, packed_out)
+            plain, fused = torch.ones(n), torch.ones(n)
+            getattr(quantise, f"{scheme}_dequantise")(symbols, scales, *tail(scheme, bits, bucket), plain, True)
+            getattr(quantise, f"{scheme}_decode")(scales_out, packed_out, *tail(scheme, bits, bucket), fused, True)
+        finally:
+            torch.set_num_threads(1)
+        assert torch.equal(found, symbols)
+        assert torch.equal(found_scales, scales)
+        assert torch.equal(scales_out, scales)
+        assert torch.equal(packed_out, packing.pack(symbols, bits))
+        assert torch.equal(plain, expected)
+        assert torch.equal(fused, expected)

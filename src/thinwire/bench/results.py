@@ -43,9 +43,9 @@ def at_most(value: float) -> Target:
     return Target(value, at_most=True)
 
 
-def beside_target(figure: float, target: Target | None, form: str = "{:.2f}") -> str:
+def beside_target(figure: float, target: Target | None) -> str:
     """The figure, and its target as a comparison that is true: `0.72 ≥ 0.7`, or in red `0.61 < 0.7`."""
-    shown = form.format(figure)
+    shown = f"{round(figure, 2) + 0.0:.2f}"  # no negative zero
     if target is None:
         return shown
     met = target.met(figure)

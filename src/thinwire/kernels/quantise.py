@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import CodecError, WireError
-from thinwire.kernels.native import native_for
+from thinwire.kernels.native import native_for, threads_for
 from thinwire.kernels.packing import check_packed, check_symbols, packed_size, unpack
 from thinwire.kernels.reference import quantise as reference
 from thinwire.kernels.reference.quantise import Norm, bucket_count
@@ -46,9 +46,23 @@ _NO_LEVELS = torch.empty(0)
 _SCALE_BYTES = {"uniform": 4, "exponential": 4, "levels": 4, "sign": 8}
 
 
-def _draw(key: int, base: int) -> tuple[int, int]:
-    """Key and position as the compiled kernels take them: 64 and 32 bits, wrapped like in the reference."""
-    return key & (2**64 - 1), base & (2**32 - 1)
+def _call(
+    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: str, key: int, base: int, scales: Tensor,
+    symbols: Tensor,
+) -> tuple[str | int | bool, ...]:  # fmt: skip
+    """Arguments of the compiled encoders: addresses for tensors, key and position wrapped like in the reference."""
+    n, draw = x.numel(), (key & (2**64 - 1), base & (2**32 - 1))
+    numbers = (x.data_ptr(), n, levels.data_ptr(), levels.numel())
+    return scheme, *numbers, bits, bucket, norm == "l2", *draw, scales.data_ptr(), symbols.data_ptr(), threads_for(n)
+
+
+def _call_back(
+    scheme: str, scales: Tensor, symbols: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
+) -> tuple[str | int | bool, ...]:
+    """Arguments of the compiled decoders."""
+    n, coded = out.numel(), (scales.data_ptr(), symbols.data_ptr())
+    table = (levels.data_ptr(), levels.numel())
+    return scheme, *coded, *table, bits, bucket, out.data_ptr(), n, add, threads_for(n)
 
 
 def _check_options(scheme: str, levels: Tensor, bits: int, bucket: int, norm: str) -> None:
@@ -109,7 +123,7 @@ def _symbols(
         return _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
     symbols = torch.empty(x.numel(), dtype=torch.uint8)
     scales = torch.empty(_SCALE_BYTES[scheme] * bucket_count(x.numel(), bucket), dtype=torch.uint8)
-    native.quantise_symbols(scheme, x, levels, bits, bucket, norm == "l2", *_draw(key, base), scales, symbols)
+    native.quantise_symbols(*_call(scheme, x, levels, bits, bucket, norm, key, base, scales, symbols))
     return symbols, scales
 
 
@@ -127,7 +141,7 @@ def _encode(
         coded = _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
         reference.pack_into(*coded, bits, scales, packed)
     else:
-        native.quantise_encode(scheme, x, levels, bits, bucket, norm == "l2", *_draw(key, base), scales, packed)
+        native.quantise_encode(*_call(scheme, x, levels, bits, bucket, norm, key, base, scales, packed))
 
 
 def _dequantise(
@@ -141,7 +155,7 @@ def _dequantise(
         raise WireError(f"{out.numel()} elements need as many symbols, but {symbols.numel()} came")
     native = native_for(symbols, scales, levels, out)
     if native is not None:
-        native.quantise_dequantise(scheme, scales, symbols, levels, bits, bucket, out, add)
+        native.quantise_dequantise(*_call_back(scheme, scales, symbols, levels, bits, bucket, out, add))
     elif scheme == "uniform":
         reference.uniform_dequantise(symbols, scales, bits, bucket, out, add)
     elif scheme == "exponential":
@@ -163,7 +177,7 @@ def _decode(
     if native is None:
         _dequantise(scheme, unpack(packed, out.numel(), bits), scales, levels, bits, bucket, out, add)
     else:
-        native.quantise_decode(scheme, scales, packed, levels, bits, bucket, out, add)
+        native.quantise_decode(*_call_back(scheme, scales, packed, levels, bits, bucket, out, add))
 
 
 def uniform_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int) -> tuple[Tensor, Tensor]:
