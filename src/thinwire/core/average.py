@@ -10,7 +10,7 @@ from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
 from thinwire.core.ops import Rounds
 from thinwire.core.reduce import choose_reduction, reduce
-from thinwire.core.ring import ring
+from thinwire.core.ring import in_parts, ring
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Parts, Scene, empty_like_spec
@@ -56,7 +56,7 @@ def average(
         turn.measure or codec.feedback != "off" or any(codec.stages[i].settles for i in codec.working)
     )
     total, own = yield from _reduce(path, y, turn, want_own, landing)
-    back = path.prefix if path.parts is None else path.prefix[:-1]  # a ring decodes its last stage while it turns
+    back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
     if all_finite(mean):
         if want_own:
@@ -82,7 +82,10 @@ def _landing(codec: Codec, result: Tensor, turn: Turn) -> Tensor:
 
 def _reduce(path: "Path", y: Tensor, turn: Turn, want_own: bool, landing: Tensor) -> Rounds[tuple[Tensor, Tensor]]:
     if path.parts is not None:
-        return (yield from ring(path.parts, turn.rank, turn.ranks))
+        path.parts.land(landing if len(path.prefix) == 1 else turn.empty(y))
+        if path.reduction == "ring":
+            return (yield from ring(path.parts, turn.rank, turn.ranks))
+        return (yield from in_parts(path.parts, want_own))
     place = landing if not path.prefix else None
     who = turn.rank, turn.ranks
     return (yield from reduce(path.reduction, path.wire, y, who, want_own, turn.buffers, place))
@@ -109,8 +112,9 @@ def _walk_in(codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn) -> Rounds
             prefix, wire, wish = prefix[:at], _detour(stage.detour(), y.numel(), turn), None
             break
         scene.context = yield from stage.agree(y, scene)
-        if turn.reduction == "ring" and i == codec.working[-1] and (parts := stage.parts(y, scene)) is not None:
-            return Path(prefix, (), "ring", parts), y
+        if i == codec.working[-1] and (parts := stage.parts(y, scene)) is not None:
+            reduction = choose_reduction((), stage.out(scene.spec), turn.ranks, turn.reduction)
+            return Path(prefix, (), reduction, parts), y
         y = stage.encode(y, scene).values
         _follow(codec, scenes, i, y.numel())
     yield from _agree_on_wire(wire, y)

@@ -131,12 +131,13 @@ class Codec:
         from thinwire.core.reduce import choose_reduction, reduction_bytes
 
         spec = Spec.of((numel,) if isinstance(numel, int) else tuple(numel))
-        total, piece = Size(0), 1
+        total, piece = Size(0), None
         for i in self.prefix:
             stage = self.stages[i]
             if not stage.ready(STEADY, spec):
                 return total.plus((stage.detour() or Codec()).wire_bytes(spec.numel, world_size))
-            total, piece = total.plus(stage.agreement(spec, world_size)), stage.piece(spec)
+            total = total.plus(stage.agreement(spec, world_size))
+            piece = stage.piece(spec) if stage.parted else None
             spec = stage.out(spec)
         for stage in self.wire:
             total = total.plus(stage.agreement(spec, world_size))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from thinwire.core.buffers import Buffers
 from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, AllToAll, Rounds, SendRecv
-from thinwire.core.ring import Encodeds, ring
+from thinwire.core.ring import Encodeds, part_bounds, ring
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
 from thinwire.core.staggered import staggered
@@ -55,14 +55,18 @@ def rounds_of(kind: str, wire: Sequence[Stage], spec: Spec) -> int:
     return {"summed": 1, "gathered": lengths, "sharded": 2 * lengths, "ring": 2 * lengths}[kind]
 
 
-def reduction_bytes(kind: str, wire: Sequence[Stage], spec: Spec, ranks: int, piece: int = 1) -> Size:
-    """Bytes a rank sends; a ring of additive chains keeps `piece` numbers together."""
+def reduction_bytes(kind: str, wire: Sequence[Stage], spec: Spec, ranks: int, piece: int | None = None) -> Size:
+    """Bytes a rank sends; `piece`: the chain is additive and sends parts of so many numbers."""
     if spec.numel == 0:
         return Size(0)
     if not wire:
-        together = piece if kind == "ring" else 1
-        shard = -(-(spec.numel // together) // ranks) * together
-        return Size(2 * (ranks - 1) * shard * (spec.bits // 8), spec.exact)
+        grain = piece or 1
+        if kind == "ring":
+            shards = [-(-(spec.numel // grain) // ranks) * grain]
+        else:
+            bounds = part_bounds(spec.numel // grain, grain) if piece else [(0, spec.numel)]
+            shards = [-(-(high - low) * grain // ranks) for low, high in bounds]
+        return Size(2 * (ranks - 1) * sum(shards) * (spec.bits // 8), spec.exact)
     total = Size(0)
     for low, high in chunk_bounds(kind, wire, spec):
         chunk = replace(spec, numel=high - low, shape=())

@@ -32,6 +32,9 @@ class Parts:
     grain: int
     count: int
 
+    def land(self, out: Tensor) -> None:
+        """Flat memory where the result is wanted, if it can be decoded there."""
+
     def encode(self, low: int, high: int) -> Tensor:
         """This rank's encoded parts from `low` to `high`, flat."""
         raise NotImplementedError
@@ -43,6 +46,42 @@ class Parts:
     def result(self) -> Tensor:
         """The decoded sum, once all its parts are there."""
         raise NotImplementedError
+
+    def whole(self, encoded: list[Tensor]) -> Tensor:
+        """All encoded parts as the stage would have encoded them at once."""
+        return torch.cat(encoded)
+
+
+class Pieces(Parts):
+    """Parts of a stage that puts `unit` numbers into one, whatever lies around them."""
+
+    def __init__(self, stage: "Stage", x: Tensor, scene: "Scene", unit: int) -> None:
+        self.grain, self.count = 1, stage.out(scene.spec).numel
+        self.stage, self.x, self.scene, self.unit = stage, x, scene, unit
+        self.total = torch.empty(0)
+
+    def land(self, out: Tensor) -> None:
+        self.total = out
+
+    def _cut(self, low: int, high: int) -> "tuple[slice, Scene]":
+        cut = slice(low * self.unit, min(high * self.unit, self.x.numel()))
+        spec = self.scene.spec.numbers(cut.stop - cut.start)
+        return cut, self.scene.moved(spec=spec, base=self.scene.base + cut.start)
+
+    def encode(self, low: int, high: int) -> Tensor:
+        cut, scene = self._cut(low, high)
+        return self.stage.encode(self.x[cut], scene).values
+
+    def decode(self, values: Tensor, low: int, high: int) -> None:
+        cut, scene = self._cut(low, high)
+        self.stage.decode(Encoded(values), scene.moved(contributions=scene.ranks), self.total[cut])
+
+    def result(self) -> Tensor:
+        return self.total
+
+    def whole(self, encoded: list[Tensor]) -> Tensor:
+        """Draws go by position, so that it is the same numbers, if in another arrangement."""
+        return self.stage.encode(self.x, self.scene).values
 
 
 class Encoded(NamedTuple):
@@ -110,6 +149,7 @@ class Stage:
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
     touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
     gives a wire stage its meaning, taken unless another is asked for. `splits`: a long tensor may be encoded in chunks.
+    `parted`: it has `parts`.
     """
 
     name: ClassVar[str] = ""
@@ -121,6 +161,7 @@ class Stage:
     held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
     standalone: ClassVar[bool] = True
     splits: ClassVar[bool] = False
+    parted: ClassVar[bool] = False
     prefers: ClassVar[str | None] = None
     accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})
     shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default

@@ -10,7 +10,7 @@ from torch import Tensor
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, Parts, Pieces, Scene, Stage
 from thinwire.errors import CodecError
 from thinwire.kernels.integers import integers_decode, integers_encode, lane_count
 from thinwire.kernels.reference.quantise import single
@@ -31,6 +31,7 @@ class Integers(Stage):
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
+    parted: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(8, low=2, high=16, whole=True, help="bits of a number on the wire; 32 // bits share a lane")
@@ -75,3 +76,6 @@ class Integers(Stage):
             return
         unit = single(1.0 / self.levels(scene.ranks))
         integers_decode(encoded.values, self.bits, unit, largest, out, add)
+
+    def parts(self, x: Tensor, scene: Scene) -> Parts:
+        return Pieces(self, x, scene, 32 // self.bits)

@@ -59,6 +59,7 @@ class PCA(Stage):
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
+    parted: ClassVar[bool] = True
 
     ratio: float | None = number(None, low=2, high=65536, optional=True, help="numbers of a slice for each coefficient")
     energy: float | None = number(None, low=0, high=1, optional=True, help="share of the variance that may be lost")

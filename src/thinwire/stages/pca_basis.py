@@ -204,21 +204,26 @@ def reconstruct(rows: Tensor, basis: Basis, part: float, which: slice, out: Tens
 
 
 class Slices(Parts):
-    """A layer's slices, encoded and decoded a few at a time, for a ring."""
+    """A layer's slices, encoded and decoded a few at a time."""
 
     def __init__(self, layout: Layout, basis: Basis, x: Tensor, ranks: int) -> None:
         assert basis.columns is not None
         self.grain, self.count = basis.columns.shape[1], layout.count
         self.layout, self.basis, self.ranks = layout, basis, ranks
         self.given = layout.rows(x)
-        self.decoded = torch.empty_like(self.given)
+        self.decoded: Tensor | None = None
+
+    def land(self, out: Tensor) -> None:
+        self.decoded = out.view_as(self.given) if self.layout.in_place else torch.empty_like(self.given)
 
     def encode(self, low: int, high: int) -> Tensor:
         return coefficients(self.given[low:high], self.basis, self.ranks, slice(low, high)).view(-1)
 
     def decode(self, values: Tensor, low: int, high: int) -> None:
+        assert self.decoded is not None, "land comes first"
         rows = values.view(high - low, self.grain)
         reconstruct(rows, self.basis, 1.0, slice(low, high), self.decoded[low:high])
 
     def result(self) -> Tensor:
+        assert self.decoded is not None, "land comes first"
         return self.layout.flat(self.decoded)
