@@ -9,7 +9,7 @@ from torch import Tensor
 from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
 from thinwire.core.ops import Rounds
-from thinwire.core.reduce import choose_reduction, reduce
+from thinwire.core.reduce import Want, choose_reduction, reduce
 from thinwire.core.ring import in_parts, ring
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
@@ -52,15 +52,17 @@ def average(
     scenes = _scenes(codec, slot, turn, weights)
     given, held_back = _given(codec, tensor, slot, scenes, turn, landing)
     path, y = yield from _walk_in(codec, scenes, given, turn)
-    want_own = bool(codec.working) and (
-        turn.measure or codec.feedback != "off" or any(codec.stages[i].settles for i in codec.working)
-    )
-    total, own = yield from _reduce(path, y, turn, want_own, landing)
+    want = _wanted(codec, path, turn)
+    energy = float(given.square().sum()) if turn.measure else 0.0
+    total, own = yield from _reduce(path, y, turn, want, landing)
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
     if all_finite(mean):
-        if want_own:
-            _settle(codec, slot, scenes, path.prefix, given, own, held_back, turn)
+        if want != "nothing":
+            missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given, own, turn)
+            if turn.measure:
+                scenes[0].notes |= {"lost": float(missing.square().sum()), "given": energy}
+            _hold(codec, slot, missing if held_back is None else missing.add_(held_back))
         for i in codec.working:
             codec.stages[i].observe(mean, scenes[i])
         slot.steps += 1
@@ -80,15 +82,23 @@ def _landing(codec: Codec, result: Tensor, turn: Turn) -> Tensor:
     return turn.buffers.empty(result.numel(), dtype, result.device)
 
 
-def _reduce(path: "Path", y: Tensor, turn: Turn, want_own: bool, landing: Tensor) -> Rounds[tuple[Tensor, Tensor]]:
+def _wanted(codec: Codec, path: "Path", turn: Turn) -> Want:
+    """What must be known of this rank's contribution."""
+    settling = any(codec.stages[i].settles for i in codec.working)
+    if not codec.working or not (turn.measure or codec.feedback != "off" or settling):
+        return "nothing"
+    return "own" if path.prefix or settling else "left"
+
+
+def _reduce(path: "Path", y: Tensor, turn: Turn, want: Want, landing: Tensor) -> Rounds[tuple[Tensor, Tensor]]:
     if path.parts is not None:
         path.parts.land(landing if len(path.prefix) == 1 else turn.empty(y))
         if path.reduction == "ring":
             return (yield from ring(path.parts, turn.rank, turn.ranks))
-        return (yield from in_parts(path.parts, want_own))
+        return (yield from in_parts(path.parts, want != "nothing"))
     place = landing if not path.prefix else None
     who = turn.rank, turn.ranks
-    return (yield from reduce(path.reduction, path.wire, y, who, want_own, turn.buffers, place))
+    return (yield from reduce(path.reduction, path.wire, y, who, want, turn.buffers, place))
 
 
 @dataclass(frozen=True)
@@ -227,36 +237,35 @@ def _walk_back(
     return y
 
 
-def _settle(
-    codec: Codec,
-    slot: Slot,
-    scenes: list[Scene],
-    prefix: Sequence[int],
-    given: Tensor,
-    own: Tensor,
-    held_back: Tensor | None,
-    turn: Turn,
-) -> None:
-    """Hold what was given and not delivered, and tell the stages what was."""
+def _missing(
+    codec: Codec, slot: Slot, scenes: list[Scene], prefix: Sequence[int], given: Tensor, own: Tensor, turn: Turn
+) -> Tensor:
+    """What was given and not delivered; stages that want to know are told what was."""
     held = slot.residual
-    in_place = codec.feedback == "fp32" and codec.beta == 1.0 and held is not None and held.dtype == given.dtype
-    missing = held if in_place and held is not None else turn.empty(given)
+    replaces = codec.feedback == "fp32" and codec.beta == 1.0 and held is not None and held.dtype == given.dtype
+    missing = held if replaces and held is not None else turn.empty(given)
     settling = [i for i in codec.working if codec.stages[i].settles]
     only = codec.stages[prefix[0]] if len(prefix) == 1 and not settling else None
     if only is None or not only.undelivered(given, own, scenes[prefix[0]], missing):
-        sent = _walk_back(codec, prefix, scenes, own, 1)
-        torch.sub(given, sent, out=missing)
+        sent = _walk_back(codec, prefix, scenes, own, 1, landing=missing if not settling else None)
         for i in settling:
             codec.stages[i].settle(sent, scenes[i])
-    if turn.measure and scenes:
-        scenes[0].notes |= {"lost": float(missing.square().sum()), "given": float(given.square().sum())}
-    if codec.feedback != "off":
-        if held_back is not None:
-            missing += held_back
-        if codec.beta != 1.0 and held is not None:
-            missing = torch.lerp(held.float(), missing, codec.beta)
-        if not in_place:
-            slot.residual = missing.to(torch.bfloat16) if codec.feedback == "bf16" else missing.clone()
+        torch.sub(given, sent, out=missing)
+    return missing
+
+
+def _hold(codec: Codec, slot: Slot, missing: Tensor) -> None:
+    """Keep what is missing for the next step, in the memory that held the last step's."""
+    if codec.feedback == "off" or missing is slot.residual:
+        return
+    dtype = torch.bfloat16 if codec.feedback == "bf16" else torch.float32
+    held = slot.residual
+    if codec.beta != 1.0 and held is not None:
+        missing = torch.lerp(held.float(), missing, codec.beta)
+    if held is None or held.dtype != dtype:
+        slot.residual = missing.to(dtype, copy=True)
+    else:
+        held.copy_(missing)
 
 
 def _elements_sent(codec: Codec, scenes: list[Scene]) -> dict[str, float]:

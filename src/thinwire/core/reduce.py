@@ -5,14 +5,15 @@ sharded   every rank sends each peer its shard as a message, sums in fp32, encod
 gathered  every rank sends its whole message to all
 ring      the papers' ring: additive chains add what they receive, the others decode, add and encode at every hop
 
-Each returns the sum, and this rank's own contribution as it was delivered: by linearity the contributions of
-all ranks add up to the sum, so that a residual `given - own` on each rank holds exactly what is missing. The
-owner of a shard books the error of the second encoding as its own.
+Each returns the sum, and this rank's own contribution as it was delivered, or what is left of y without it: by
+linearity the contributions of all ranks add up to the sum, so that a residual `given - own` on each rank holds exactly
+what is missing. The owner of a shard books the error of the second encoding as its own.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from thinwire.core.stage import Stage
 from thinwire.core.staggered import staggered
 from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size
 from thinwire.errors import CodecError
+
+Want: TypeAlias = Literal["nothing", "own", "left"]
 
 REDUCTIONS = ("summed", "sharded", "gathered", "ring")
 ROUND_COST = 16 * 1024  # bytes that a thin link carries in the time of one more round
@@ -91,44 +94,51 @@ def reduce(
     links: Sequence[Link],
     y: Tensor,
     who: tuple[int, int],
-    want_own: bool,
+    want: Want,
     buffers: Buffers,
     landing: Tensor | None = None,
 ) -> Rounds[tuple[Tensor, Tensor]]:
-    """Sum y, which may be overwritten, over the ranks; returns the sum and this rank's contribution to it.
+    """Sum y over the ranks; returns the sum and what is wanted of this rank's contribution to it.
 
-    `who` is this rank, and how many there are; `landing` is memory for the sum, used where that saves a copy.
+    `who` is this rank, and how many there are; `landing` is memory for the sum, used where that saves a copy. Unless
+    its own contribution is wanted, y is overwritten.
     """
     if y.numel() == 0:
         return y, y
-    if kind == "summed" and not want_own:  # a backend sums in place
+    if kind == "summed" and want == "nothing":  # a backend sums in place
         (summed,) = yield AllReduce([y])
         return summed, y
     total = buffers.empty(y.numel(), y.dtype, y.device) if landing is None else landing
     if kind == "summed":
         (summed,) = yield AllReduce([total.copy_(y)])
-        return summed, y
+        return summed, y.zero_() if want == "left" else y
     if kind == "ring":
-        return (yield from (_ring_encoded(links, y, *who) if links else ring(Encodeds(y), *who)))
-    own = buffers.empty(y.numel(), y.dtype, y.device) if want_own else None
+        summed, own = yield from (_ring_encoded(links, y, *who) if links else ring(Encodeds(y), *who))
+        return summed, y.sub_(own) if want == "left" else own
+    bounds = chunk_bounds(kind, [link.stage for link in links], replace(links[0].scene.spec, numel=y.numel()))
+    room = {"nothing": 0, "own": y.numel(), "left": max(high - low for low, high in bounds)}[want]
+    own = buffers.empty(room, y.dtype, y.device)
     chunks = []
-    for low, high in chunk_bounds(kind, [link.stage for link in links], replace(links[0].scene.spec, numel=y.numel())):
-        cut = slice(low, high)
-        moved = _moved(links, high - low, low, 0)
-        chunk = _Chunk(moved, y[cut], total[cut], own[cut] if own is not None else None, buffers)
+    for low, high in bounds:
+        mine = None if want == "nothing" else own[low:high] if want == "own" else own[: high - low]
+        chunk = _Chunk(_moved(links, high - low, low, 0), y[low:high], total[low:high], mine, want == "left", buffers)
         chunks.append(_gathered(chunk) if kind == "gathered" else _sharded(chunk, *who))
     yield from staggered(chunks) if len(chunks) > 1 else chunks[0]
-    return total, y if own is None else own
+    return total, own if want == "own" else y
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Numbers to be summed, and where the sum and this rank's contribution to it are wanted."""
+    """Numbers to be summed, and where the sum and this rank's contribution to it are wanted.
+
+    `left`: the contribution is taken off y at once, so that chunks can share the memory for it.
+    """
 
     links: Sequence[Link]
     y: Tensor
     total: Tensor
     own: Tensor | None
+    left: bool
     buffers: Buffers
 
 
@@ -145,6 +155,8 @@ def _gathered(chunk: _Chunk) -> Rounds[None]:
         decode_message(links, received, chunk.total, add=source > 0)
     if chunk.own is not None:
         decode_message(links, message, chunk.own)
+        if chunk.left:
+            y.sub_(chunk.own)
 
 
 def _sharded(chunk: _Chunk, rank: int, ranks: int) -> Rounds[None]:
@@ -174,6 +186,8 @@ def _sharded(chunk: _Chunk, rank: int, ranks: int) -> Rounds[None]:
             a, b = cut.shards[j]
             cut.decode(message.bytes, own[a:b], a, add=False)
         torch.sub(y[low:high], mine.sub_(total[low:high]), out=own[low:high])
+        if chunk.left:
+            y.sub_(own)
 
 
 def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
