@@ -41,7 +41,7 @@ bench: $(STAMP)
 # complete Fashion-MNIST: it has five times as many test images as the packaged subset. What was interrupted goes on.
 DATA ?= fashion-subset
 COMPARISON := docs/results/comparison
-COMPARISON_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(travel='qsgd(bits=8)'); \
+COMPARISON_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(ratio=6, travel='qsgd(bits=8)'); \
 	fftsgd(bits=8, momentum=0.9); iwp(warmup=50, momentum=0.9); powersgd
 comparison: $(STAMP)
 	$(BIN)/python -m thinwire compare --hosts 4 --link 100mbit --recipe fashion-vgg --width 28 --batch 8 --lr 0.01 \
