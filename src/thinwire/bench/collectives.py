@@ -128,13 +128,15 @@ class Averaged:
     def __init__(self, text: str, given: Sequence[Tensor], weights: Tensor, world: Distributed) -> None:
         self.codec, self.given, self.weights, self.world = Codec.parse(text), given, weights, world
         self.slot, self.step, self.sent = Slot(), 0, 0
+        self.buffer = torch.empty_like(given[0])
         self.seconds: list[float] = []
 
     def __call__(self) -> None:
-        before, turn = self.world.sent, Turn(self.world.rank, self.world.ranks, 0, self.step)
-        given = self.given[self.step % len(self.given)]
+        before = self.world.sent
+        turn = Turn(self.world.rank, self.world.ranks, 0, self.step, buffers=self.world.buffers)
+        given = self.buffer.copy_(self.given[self.step % len(self.given)])
         began = _together()
-        self.world.drive(average(self.codec, given, self.slot, turn, self.weights))
+        self.world.drive(average(self.codec, given, self.slot, turn, self.weights, out=given))
         self.seconds.append(time.perf_counter() - began)
         self.step, self.sent = self.step + 1, self.world.sent - before
 

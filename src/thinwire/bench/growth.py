@@ -257,15 +257,16 @@ def _weights(job: dict[str, Any], place: Place) -> dict[str, float | None]:
 
 
 def _weight(text: str, numel: int, place: Place) -> float | None:
-    """The peak of this process over two averages, less what it had before them; the worst rank's."""
+    """The peak of this process over some averages in place, less what it had before them; the worst rank's."""
     report(place, text)
     codec, world, slot = Codec.parse(text), Distributed(), Slot()
     given = torch.randn(numel, generator=torch.Generator().manual_seed(place.rank))
+    weights = torch.randn(numel, generator=torch.Generator().manual_seed(place.ranks))
     dist.barrier()
     before = forget_peak()
-    for step in range(2):
-        mean = world.drive(average(codec, given, slot, Turn(place.rank, place.ranks, 0, step), given))
-        del mean
+    for step in range(3):
+        turn = Turn(place.rank, place.ranks, 0, step, buffers=world.buffers)
+        world.drive(average(codec, given, slot, turn, weights, out=given))
     after = memory("VmHWM")
     beyond = torch.tensor([-1.0 if before is None or after is None else (after - before) / (4 * numel)])
     dist.all_reduce(beyond, dist.ReduceOp.MAX)
