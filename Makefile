@@ -42,7 +42,7 @@ bench: $(STAMP)
 DATA ?= fashion-subset
 COMPARISON := docs/results/comparison
 COMPARISON_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(ratio=6, travel='qsgd(bits=8)'); \
-	fftsgd(bits=8, momentum=0.9); iwp(warmup=50, momentum=0.9); powersgd
+	fftsgd(bits=8, warmup=50, momentum=0.9); iwp(warmup=50, momentum=0.9); powersgd
 comparison: $(STAMP)
 	$(BIN)/python -m thinwire compare --hosts 4 --link 100mbit --recipe fashion-vgg --width 28 --batch 8 --lr 0.01 \
 		--steps 400 --evaluate-every 80 --seeds 3 --data "$(DATA)" --codecs "$(COMPARISON_CODECS)" \

@@ -59,6 +59,25 @@ inline size_t shorten_wide<Half>(const float *x, size_t n, Word16 *out) {
     return i;
 }
 
+inline __m256i rounded_to_brain(const float *x) {
+    const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x));
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(x), _mm256_loadu_ps(x), _CMP_UNORD_Q));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+
+template <>
+inline size_t shorten_wide<Brain>(const float *x, size_t n, Word16 *out) {
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {  // packing works within halves of 128 bits, so the middle quarters change places
+        const __m256i packed = _mm256_packus_epi32(rounded_to_brain(x + i), rounded_to_brain(x + i + 8));
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(out + i), _mm256_permute4x64_epi64(packed, 0xd8));
+    }
+    return i;
+}
+
 template <bool Add>
 inline size_t lengthen_halves(const Word16 *in, size_t n, float *out) {
     size_t i = 0;

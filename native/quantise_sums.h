@@ -51,8 +51,10 @@ double sum_node(const float *x, size_t count, size_t span, size_t width) {
     if (span == 1)
         for (; filled < count; filled++) v[filled] = F::of(x[filled]);
     else
-        for (size_t at = 0; at < count; at += span)
+        for (size_t at = 0; at < count; at += span) {
+            if (span == kRun && count - at >= 4 * kRun) fetch_block(x + at + 3 * kRun);
             v[filled++] = sum_node<F>(x + at, std::min(span, count - at), span / kRun, kRun);
+        }
     for (; filled < width; filled++) v[filled] = 0.0;
     return fold(v, width);
 }

@@ -61,10 +61,15 @@ inline __attribute__((always_inline)) bool has_key(const float *x, size_t some, 
     return same > 0;
 }
 
-// A one for everything at or above `low`, so that eight at a time can be passed over.
-inline __attribute__((always_inline)) void mark(const float *x, size_t some, uint32_t low, uint8_t *hits) {
-    for (size_t j = 0; j < some; j++) hits[j] = int32_t(key_of(x[j])) >= int32_t(low);
-    for (size_t j = some; j < kBlock; j++) hits[j] = 0;
+// A bit for everything of a block at or above `low`. The multiplication gathers eight bytes of 0 or 1 in the top one.
+inline __attribute__((always_inline)) uint32_t hits(const float *x, size_t some, uint32_t low) {
+    alignas(64) uint8_t at_least[kBlock];
+    for (size_t j = 0; j < some; j++) at_least[j] = int32_t(key_of(x[j])) >= int32_t(low);
+    for (size_t j = some; j < kBlock; j++) at_least[j] = 0;
+    uint32_t bits = 0;
+    for (size_t j = 0; j < kBlock; j += 8)
+        bits |= uint32_t((load64(at_least + j) * 0x0102040810204080u) >> 56) << j;
+    return bits;
 }
 
 // Appends the position and key of everything at or above `low`; returns room+1 or more when there is too much of it.
@@ -73,19 +78,15 @@ inline __attribute__((always_inline)) size_t collect_from(Source from, size_t n,
                                                           uint32_t *keys, size_t room) {
     size_t found = 0;
     alignas(64) float buffer[kBlock];
-    alignas(64) uint8_t hits[kBlock];
     for (size_t i = 0; i < n; i += kBlock) {
         const size_t some = std::min(kBlock, n - i);
         const float *x = some == kBlock ? from.block(i, kBlock, buffer) : from.block(i, some, buffer);
         if (some == kBlock && !any_at_least(x, low)) continue;
         if (found > room) break;
-        some == kBlock ? mark(x, kBlock, low, hits) : mark(x, some, low, hits);
-        for (size_t part = 0; part < some; part += 8) {
-            for (uint64_t left = load64(hits + part); left; left &= left - 1) {
-                const size_t j = part + size_t(__builtin_ctzll(left)) / 8;
-                where[found] = uint32_t(i + j);
-                keys[found++] = key_of(x[j]);
-            }
+        for (uint32_t left = some == kBlock ? hits(x, kBlock, low) : hits(x, some, low); left; left &= left - 1) {
+            const size_t j = size_t(__builtin_ctz(left));
+            where[found] = uint32_t(i + j);
+            keys[found++] = key_of(x[j]);
         }
     }
     return found;
@@ -189,10 +190,13 @@ Choice choose(const uint32_t *keys, size_t count, uint32_t high, size_t k) {
     const bool usable = above < k;
     const uint32_t top = usable ? high : kMostKey;
     const size_t rank = usable ? k - above : k;
-    std::vector<uint32_t> band;
-    band.reserve(usable ? count - above : count);
-    for (size_t i = 0; i < count; i++)
-        if (keys[i] <= top) band.push_back(keys[i]);
+    std::vector<uint32_t> band(count + 1);
+    size_t inside = 0;
+    for (size_t i = 0; i < count; i++) {  // without a branch: nobody could foretell it
+        band[inside] = keys[i];
+        inside += keys[i] <= top;
+    }
+    band.resize(inside);
     std::nth_element(band.begin(), band.begin() + (rank - 1), band.end(), std::greater<uint32_t>());
     const uint32_t key = band[rank - 1];
     const size_t larger = size_t(std::count_if(band.begin(), band.end(), [=](uint32_t v) { return v > key; }));
