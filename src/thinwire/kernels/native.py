@@ -22,7 +22,7 @@ def _load() -> ModuleType | None:
 
 
 NATIVE = _load()
-LEAST_SHARED = 1 << 16  # numbers: below 256 KiB a second thread starts too late to help
+LEAST_SHARED = 1 << 20  # numbers: starting a thread costs some 40 us, which shorter work does not win back
 
 
 def native_for(*tensors: Tensor) -> ModuleType | None:
