@@ -9,7 +9,7 @@
 
 namespace thinwire {
 
-constexpr size_t kLeastPart = 1 << 15;  # elements: no thread starts for fewer
+constexpr size_t kLeastPart = 1 << 15;  // elements: no thread starts for fewer
 
 // Calls run(begin, end) for consecutive parts of [0, n), cut at multiples of `grain`. No part is shorter than a grain,
 // unless all of it is.
