@@ -31,7 +31,7 @@ Want: TypeAlias = Literal["nothing", "own", "left"]
 
 REDUCTIONS = ("summed", "sharded", "gathered", "ring")
 ROUND_COST = 16 * 1024  # bytes that a thin link carries in the time of one more round
-CHUNK = 1 << 20  # numbers of a long tensor that travel together
+CHUNK = 1 << 21  # numbers of a long tensor that travel together
 SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so that draws stay independent
 
 

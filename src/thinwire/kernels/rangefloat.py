@@ -97,11 +97,9 @@ def rangefloat_choose_mantissa(x: Tensor, bits: int) -> int:
     if x.numel() == 0 or not x.any():
         return (bits - 2) // 2
     low, high = x.min().item(), x.max().item()
-    decoded = torch.empty_like(x)
-    errors = []
-    for mantissa in range(bits - 2):
+    decoded = x.new_empty(bits - 2, x.numel())
+    for mantissa, row in enumerate(decoded):
         grid = rangefloat_grid(bits, mantissa, low, high)
         symbols, _ = rangefloat_symbols(x, bits, mantissa, grid, "nearest", 0, 0)
-        rangefloat_dequantise(symbols, bits, mantissa, grid, decoded, add=False)
-        errors.append((decoded.double() - x.double()).square().sum().item())
-    return errors.index(min(errors))
+        rangefloat_dequantise(symbols, bits, mantissa, grid, row, add=False)
+    return int((decoded.double() - x.double()).square().sum(1).argmin())
