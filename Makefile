@@ -42,10 +42,10 @@ bench: $(STAMP)
 DATA ?= fashion-subset
 COMPARISON := docs/results/comparison
 COMPARISON_CODECS := none; fp16; qsgd; nuqsgd(norm=max); gradiveq(ratio=6, travel='qsgd(bits=8)'); \
-	fftsgd(bits=8, warmup=50, momentum=0.9); iwp(warmup=50, momentum=0.9); powersgd
+	fftsgd(theta=0.7, bits=8, mantissa=5); iwp(warmup=50, momentum=0.9); powersgd
 comparison: $(STAMP)
 	$(BIN)/python -m thinwire compare --hosts 4 --link 100mbit --recipe fashion-vgg --width 28 --batch 8 --lr 0.01 \
-		--steps 400 --evaluate-every 80 --seeds 3 --data "$(DATA)" --codecs "$(COMPARISON_CODECS)" \
+		--steps 300 --evaluate-every 60 --seed 10 --seeds 3 --data "$(DATA)" --codecs "$(COMPARISON_CODECS)" \
 		--baseline "torch-fp16, torch-powersgd" -o $(COMPARISON).jsonl --resume
 	$(BIN)/python -m thinwire report $(COMPARISON).jsonl -o $(COMPARISON).html --markdown $(COMPARISON).md
 

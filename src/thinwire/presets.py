@@ -65,6 +65,7 @@ def _with_momentum(momentum: float, delay: int = 0) -> Codec:
 def fftsgd(
     theta: float = 0.85,
     bits: int = 10,
+    mantissa: int | None = None,
     chunk: int = 4096,
     warmup: int = 0,
     decay: int | None = None,
@@ -72,13 +73,14 @@ def fftsgd(
 ) -> Codec:
     """The share theta of the frequencies dropped, the rest as range-based floats (Wang et al., HPDC 2020).
 
+    Without `mantissa`, each message takes the number of its mantissa bits that loses least, at some cost in time.
     `momentum` moves the momentum from the optimiser into the chain: with 0.9, train with plain SGD.
     """
     if not 0.0 <= theta < 1.0:
         raise CodecError(f"fftsgd(theta={theta}): theta, the share that is dropped, must be from 0 to below 1.")
     density = round(1.0 - theta, 12)
     kept = TopK(density, warmup=warmup, decay=decay, dial=True)
-    return _with_momentum(momentum) | FFT(chunk) | kept | RangeFloat(bits=bits)
+    return _with_momentum(momentum) | FFT(chunk) | kept | RangeFloat(bits=bits, mantissa=mantissa)
 
 
 def scalecom(density: float = 1 / 64, beta: float = 0.1, warmup: int = 100) -> Codec:
