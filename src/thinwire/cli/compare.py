@@ -40,6 +40,7 @@ def compare(
     minutes: options.MinutesOption = None,
     batch: recipes.BatchOption = None,
     lr: recipes.RateOption = None,
+    seed: options.SeedOption = 0,
     seeds: options.SeedsOption = 1,
     evaluate_every: recipes.EvaluateOption = None,
     test_limit: recipes.TestLimitOption = None,

@@ -20,6 +20,7 @@ EpochsOption = Annotated[float | None, typer.Option(help="Passes over the traini
 MinutesOption = Annotated[
     float | None, typer.Option(help="End each run after this time of training; --steps still sets the schedule.")
 ]
+SeedOption = Annotated[int, typer.Option(help="The first seed of weights, batches and codecs.")]
 SeedsOption = Annotated[int, typer.Option(help="Runs of every codec, each with a seed of its own.")]
 TargetOption = Annotated[
     float | None, typer.Option(help="Measure the time until this accuracy (0.85 or 85) is reached.")
