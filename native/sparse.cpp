@@ -56,16 +56,22 @@ bool most_important(Floats v, Floats w, double floor, float ranks, PositionsOut 
                                     out.data());
 }
 
-// Checks all positions before it changes anything.
-void scatter_add(FloatsOut out, Positions indices, Floats values) {
+// Position i stands for `group` neighbours. Checks all positions before it changes anything.
+void scatter_add(FloatsOut out, Positions indices, Floats values, size_t group) {
     nb::gil_scoped_release release;
-    const size_t n = out.size(), count = indices.size();
+    const size_t n = out.size() / group, count = indices.size();
     const int64_t *at = indices.data();
-    bool inside = values.size() == count;
+    bool inside = values.size() == count * group;
     for (size_t i = 0; i < count; i++) inside &= uint64_t(at[i]) < n;
     if (!inside)
         throw thinwire::CodecError("Every value needs a position inside the tensor; check indices and values.");
-    for (size_t i = 0; i < count; i++) out.data()[at[i]] += values.data()[i];
+    float *to = out.data();
+    const float *from = values.data();
+    if (group == 1)
+        for (size_t i = 0; i < count; i++) to[at[i]] += from[i];
+    else
+        for (size_t i = 0; i < count; i++)
+            for (size_t j = 0; j < group; j++) to[at[i] * group + j] += from[i * group + j];
 }
 
 size_t union_ascending(Positions a, Positions b, PositionsOut out) {
@@ -88,7 +94,7 @@ void bind_sparse(nb::module_ &m) {
     m.def("most_important", &most_important, nb::arg("v").noconvert(), nb::arg("w").noconvert(), nb::arg("floor"),
           nb::arg("ranks"), nb::arg("out").noconvert());
     m.def("scatter_add", &scatter_add, nb::arg("out").noconvert(), nb::arg("indices").noconvert(),
-          nb::arg("values").noconvert());
+          nb::arg("values").noconvert(), nb::arg("group"));
     m.def("union_ascending", &union_ascending, nb::arg("a").noconvert(), nb::arg("b").noconvert(),
           nb::arg("out").noconvert());
 }

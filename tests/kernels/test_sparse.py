@@ -133,17 +133,17 @@ def test_above_on_long_data() -> None:
             assert torch.equal(sparse.above(x, value), reference.above(x, value))
 
 
-@given(st.integers(0, 300), st.integers(0, 2**31))
-def test_scatter_add_adds_where_it_is_told(n: int, seed: int) -> None:
+@given(st.integers(0, 300), st.integers(1, 3), st.integers(0, 2**31))
+def test_scatter_add_adds_where_it_is_told(n: int, group: int, seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
-    out = torch.randn(n, generator=g)
+    out = torch.randn(n * group, generator=g)
     indices = (torch.rand(n, generator=g) < 0.3).nonzero().view(-1)
-    values = torch.randn(indices.numel(), generator=g)
+    values = torch.randn(indices.numel() * group, generator=g)
     expected = out.clone()
-    expected[indices] += values
+    expected.view(n, group)[indices] += values.view(-1, group)
     mirrored = out.clone()
-    reference.scatter_add(mirrored, indices, values)
-    sparse.scatter_add(out, indices, values)
+    reference.scatter_add(mirrored, indices, values, group)
+    sparse.scatter_add(out, indices, values, group)
     assert torch.equal(out, expected)
     assert torch.equal(mirrored, expected)
 

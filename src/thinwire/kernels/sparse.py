@@ -36,13 +36,13 @@ def above(x: Tensor, value: float) -> Tensor:  # [numel] -> [count]
     return out
 
 
-def scatter_add(out: Tensor, indices: Tensor, values: Tensor) -> None:
-    """out[indices[i]] += values[i], in place; positions are unique."""
+def scatter_add(out: Tensor, indices: Tensor, values: Tensor, group: int = 1) -> None:
+    """out[indices[i]] += values[i], in place; positions are unique, and stand for `group` neighbours each."""
     native = native_for(out, indices, values)
     if native is None:
-        reference.scatter_add(out, indices, values)
+        reference.scatter_add(out, indices, values, group)
     else:
-        native.scatter_add(out, indices, values)
+        native.scatter_add(out, indices, values, group)
 
 
 def union(a: Tensor, b: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Orthonormal transforms into the frequency domain, where smooth gradients need few numbers."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -12,6 +13,8 @@ from thinwire.core.options import number
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError
+
+_BLOCK = 1 << 18  # numbers that are transformed at a time
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,15 +41,15 @@ class Chunked(Stage):
     def forward(self, rows: Tensor, out: Tensor) -> None:  # [count, length] both
         raise NotImplementedError
 
-    def backward(self, rows: Tensor) -> Tensor:  # [count, length] -> [count, length]
+    def backward(self, rows: Tensor, out: Tensor) -> None:  # [count, length] both
         raise NotImplementedError
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         size = self.out(scene.spec).numel
         whole = x.numel() // self.chunk * self.chunk
-        y = torch.empty(size, dtype=x.dtype, device=x.device)
-        if whole:
-            self.forward(x[:whole].view(-1, self.chunk), y[:whole].view(-1, self.chunk))
+        y = scene.empty(size, x)
+        for rows, target in self._blocks(x[:whole], y[:whole]):
+            self.forward(rows, target)
         if whole < size:
             rest = torch.nn.functional.pad(x[whole:], (0, size - x.numel()))
             self.forward(rest.view(1, -1), y[whole:].view(1, -1))
@@ -55,11 +58,23 @@ class Chunked(Stage):
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         y = encoded.values
         whole = out.numel() // self.chunk * self.chunk
-        for low, high, length in ((0, whole, self.chunk), (whole, out.numel(), y.numel() - whole)):
-            if low < high:
-                end = high if high == whole else y.numel()
-                x = self.backward(y[low:end].view(-1, length)).view(-1)[: high - low]
-                out[low:high].add_(x) if add else out[low:high].copy_(x)
+        for rows, target in self._blocks(y[:whole], out[:whole]):
+            if add:
+                self.backward(rows, x := torch.empty_like(rows))
+                target.add_(x)
+            else:
+                self.backward(rows, target)
+        if whole < out.numel():
+            rest = y.new_empty(1, y.numel() - whole)
+            self.backward(y[whole:].view(1, -1), rest)
+            x = rest.view(-1)[: out.numel() - whole]
+            out[whole:].add_(x) if add else out[whole:].copy_(x)
+
+    def _blocks(self, given: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows of both, a few at a time, so that what lies between the passes over them stays in the cache."""
+        step = max(1, _BLOCK // self.chunk) * self.chunk
+        for low in range(0, given.numel(), step):
+            yield given[low : low + step].view(-1, self.chunk), target[low : low + step].view(-1, self.chunk)
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,7 +100,7 @@ class FFT(Chunked):
         pairs[:, 0, 0].mul_(math.sqrt(0.5))
         torch.mul(bins[:, -1, 0], math.sqrt(1.0 / length), out=pairs[:, 0, 1])
 
-    def backward(self, rows: Tensor) -> Tensor:
+    def backward(self, rows: Tensor, out: Tensor) -> None:
         count, length = rows.shape
         pairs = rows.view(count, length // 2, 2)
         bins = torch.empty(count, length // 2 + 1, 2, dtype=rows.dtype, device=rows.device)
@@ -93,8 +108,7 @@ class FFT(Chunked):
         torch.mul(pairs[:, 0], math.sqrt(length), out=bins[:, 0])
         bins[:, -1, 0] = bins[:, 0, 1]
         bins[:, 0, 1] = bins[:, -1, 1] = 0.0
-        x: Tensor = torch.fft.irfft(torch.view_as_complex(bins), n=length)
-        return x
+        torch.fft.irfft(torch.view_as_complex(bins), n=length, out=out)
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +135,7 @@ class DCT(Chunked):
         out[:, length // 2 + 1 :] = -bins.imag[:, 1 : (length + 1) // 2].flip(1)
         out[:, 0] *= math.sqrt(0.5)
 
-    def backward(self, rows: Tensor) -> Tensor:
+    def backward(self, rows: Tensor, out: Tensor) -> None:
         length = rows.shape[1]
         half = length // 2 + 1
         bins = torch.zeros(rows.shape[0], half, dtype=torch.complex64, device=rows.device)
@@ -129,10 +143,8 @@ class DCT(Chunked):
         bins.imag[:, 1:] = -rows[:, (length + 1) // 2 :].flip(1)
         bins[:, 0] *= math.sqrt(2.0)
         folded = torch.fft.irfft(bins.div_(_twiddle(length, rows.device)), n=length)
-        x = torch.empty_like(folded)
-        x[:, 0::2] = folded[:, : (length + 1) // 2]
-        x[:, 1::2] = folded[:, (length + 1) // 2 :].flip(1)
-        return x
+        out[:, 0::2] = folded[:, : (length + 1) // 2]
+        out[:, 1::2] = folded[:, (length + 1) // 2 :].flip(1)
 
 
 @lru_cache(maxsize=64)

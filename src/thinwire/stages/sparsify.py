@@ -148,17 +148,14 @@ def magnitudes(x: Tensor, group: int) -> Tensor:  # [numel] -> [numel / group]
 
 def chosen(x: Tensor, indices: Tensor, group: int) -> Tensor:
     """The numbers of the groups at these positions."""
-    return x[indices] if group == 1 else x.view(-1, group)[indices].view(-1)
+    return x.view(-1, group).index_select(0, indices).view(-1)
 
 
 def put_back(values: Tensor, indices: Tensor, group: int, out: Tensor, add: bool) -> None:
     """Write (or add) groups to their positions; the rest becomes zero (or stays)."""
     if not add:
         out.zero_()
-    if group == 1:
-        sparse.scatter_add(out, indices, values)
-    else:
-        out.view(-1, group).index_add_(0, indices, values.view(-1, group))
+    sparse.scatter_add(out, indices, values, group)
 
 
 def with_count(indices: Tensor, packed: Tensor) -> Tensor:

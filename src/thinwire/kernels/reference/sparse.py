@@ -51,13 +51,14 @@ def above(x: Tensor, value: float) -> Tensor:  # [numel] -> [count]
     return (magnitude_keys(x) > threshold_key(value)).nonzero().view(-1)
 
 
-def scatter_add(out: Tensor, indices: Tensor, values: Tensor) -> None:
-    """out[indices[i]] += values[i], in place; positions are unique."""
-    if indices.shape != values.shape or (
-        indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < len(out)
+def scatter_add(out: Tensor, indices: Tensor, values: Tensor, group: int = 1) -> None:
+    """out[indices[i]] += values[i], in place; positions are unique, and stand for `group` neighbours each."""
+    groups = out.numel() // group
+    if indices.numel() * group != values.numel() or (
+        indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < groups
     ):
         raise CodecError("Every value needs a position inside the tensor; check indices and values.")
-    out.index_add_(0, indices, values)
+    out[: groups * group].view(groups, group).index_add_(0, indices, values.view(-1, group))
 
 
 def union(a: Tensor, b: Tensor) -> Tensor:
