@@ -26,7 +26,9 @@ from thinwire.worlds.distributed import Distributed
 
 NUMEL = 25 * 2**18  # 25 MiB of fp32
 ROW = 640  # numbers in a row of the gradient
-GRADIVEQ = "gradiveq(ratio=8, warmup=1, sample=2, reuse=1000)"  # compresses from the fourth step on
+GRADIVEQ = "gradiveq(ratio=8, warmup=1, sample=2, reuse=1000, slice=64)"  # compresses from the fourth step on
+FFTSGD = "fftsgd(theta=0.85, mantissa=7)"
+IWP = "iwp(density=1/64, mask_nodes=1)"
 WARMUP = 5
 CODECS = (
     "none",
@@ -35,14 +37,14 @@ CODECS = (
     "nuqsgd(bits=4, norm=max)",
     "integers(bits=8)",
     GRADIVEQ,
-    "fftsgd(theta=0.85)",
-    "iwp(density=1/64)",
+    FFTSGD,
+    IWP,
     "sign",
 )
 LINKS = ("1gbit", "200mbit", "100mbit", "none")
 SPEED_UPS: dict[str, dict[str, float]] = {
     "1gbit": {"qsgd(bits=4)": 6.0, "nuqsgd(bits=4, norm=max)": 5.5, "integers(bits=8)": 3.2, GRADIVEQ: 4.0},
-    "200mbit": {"qsgd(bits=4)": 7.2, GRADIVEQ: 6.5, "fftsgd(theta=0.85)": 5.0, "iwp(density=1/64)": 25.0},
+    "200mbit": {"qsgd(bits=4)": 7.2, GRADIVEQ: 6.5, FFTSGD: 5.0, IWP: 25.0},
     "none": {"qsgd(bits=4)": 1.0, "none": 0.97},
 }
 WIRE_SHARES = {"100mbit": 0.9}  # of its limit, that every codec reaches
