@@ -140,3 +140,20 @@ def memory_does_not_grow(rank: int, ranks: int, folder: Path) -> None:
     objects, process = grown(200, rank)
     assert objects < 50
     assert process < 4 * 1024 * 1024
+
+
+@case(2)
+def work_memory_and_residuals_are_used_again(rank: int, ranks: int, folder: Path) -> None:
+    model = ddp(net(), bucket_cap_mb=0.01)
+    handle = thinwire.attach(model, "sign")
+
+    def addresses() -> list[int]:
+        kept = [lane.world.buffers._block for lane in handle._lanes]
+        return [t.data_ptr() for t in kept + [slot.residual for slot in handle.engine.slots.values()] if t is not None]
+
+    optimizer = train(model, rank, range(4))
+    before = addresses()
+    train(model, rank, range(4, 12), optimizer)
+    assert all(before)
+    assert addresses() == before
+    handle.close()

@@ -36,7 +36,9 @@ def in_parts(parts: Parts, want_own: bool) -> Rounds[tuple[Tensor, Tensor]]:
         (total,) = yield AllReduce([values])
         parts.decode(total, low, high)
 
-    yield from staggered(one(low, high) for low, high in bounds)
+    pieces = [one(low, high) for low, high in bounds]
+    # by itself, a single one can share its collective with those of other tensors
+    yield from staggered(pieces) if len(pieces) > 1 else pieces[0]
     result = parts.result()
     return result, parts.whole([own[low] for low, _ in bounds]) if want_own else result
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
-from thinwire.core.ops import Begin, Finish, Rounds, received_bytes
+from thinwire.core.ops import Begin, Collective, Finish, Rounds, received_bytes
 from thinwire.worlds.distributed import Counters
 
 T = TypeVar("T")
@@ -65,6 +65,7 @@ class Entry(NamedTuple):
 def metered(rounds: Rounds[T], tally: Tally, rank: int, ranks: int) -> Generator[Any, Any, T]:
     """The same rounds, with their bytes and the time between them booked."""
     reply: Any = None
+    begun: dict[int, Collective] = {}  # by ticket
     while True:
         began = time.perf_counter()
         try:
@@ -77,8 +78,11 @@ def metered(rounds: Rounds[T], tally: Tally, rank: int, ranks: int) -> Generator
         tally.sent += op.sent(rank, ranks)
         tally.rounds += not isinstance(op, Finish)
         reply = yield op
-        if not isinstance(op, (Begin, Finish)):
-            tally.received += received_bytes(op, reply, rank, ranks)
+        if isinstance(op, Begin):
+            begun[id(reply)] = op.op
+        else:
+            done = begun.pop(id(op.ticket)) if isinstance(op, Finish) else op
+            tally.received += received_bytes(done, reply, rank, ranks)
 
 
 @dataclass
