@@ -61,6 +61,8 @@ class Handle:
         self._agree(lanes)
         device = next((p.device for _, p in names), torch.device("cpu"))
         self._lanes = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
+        # torch makes groups without waiting for all ranks: one that closed at once would break the others' connections
+        check_agreement(self._world, {"lanes": len(self._lanes)})
         self._say_if_idle()
 
     # What the user asks.
