@@ -31,7 +31,7 @@ Want: TypeAlias = Literal["nothing", "own", "left"]
 
 REDUCTIONS = ("summed", "sharded", "gathered", "ring")
 ROUND_COST = 16 * 1024  # bytes that a thin link carries in the time of one more round
-CHUNK = 1 << 21  # numbers of a long tensor that travel together
+CHUNK = 1 << 21  # numbers of a long tensor that travel together, at least
 SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so that draws stay independent
 
 
@@ -85,7 +85,7 @@ def chunk_bounds(kind: str, wire: Sequence[Stage], spec: Spec) -> list[tuple[int
     numel, grain = spec.numel, wire[0].grain(spec)
     if kind == "ring" or numel < 2 * CHUNK or not all(stage.splits for stage in wire):
         return [(0, numel)]
-    step = -(-CHUNK // grain) * grain
+    step = -(-numel // (numel // CHUNK * grain)) * grain  # of equal length, but for the last
     return [(low, min(low + step, numel)) for low in range(0, numel, step)]
 
 

@@ -100,8 +100,6 @@ class Distributed:
         self.group = group
         self.rank = dist.get_rank(group)
         self.ranks = dist.get_world_size(group)
-        # Gloo gathers in a ring, in P - 1 hops that wait for each other, which takes twice the processor's time as well
-        self._pairwise = "nccl" not in str(dist.get_backend(group))
         self.buffers = Buffers()  # for one drive at a time; those of an operation that failed may still be in use
         self._counters = Counters()
 
@@ -178,8 +176,8 @@ class Distributed:
         sizes = [t.numel() for t in op.items]
         if self.ranks == 1:
             return lambda: [list(op.items)]
-        if not op.exact or self._pairwise:  # every rank sends its own to each peer
-            return self._all_to_all([list(op.items)] * self.ranks, op.exact)
+        if not op.exact:  # uneven messages: every rank sends its own to each peer
+            return self._all_to_all([list(op.items)] * self.ranks, False)
         flat = self._joined(op.items)
         gathered = self.buffers.empty(self.ranks * flat.numel(), flat.dtype, flat.device)
         work = _all_gather_flat(gathered, flat, self.group)
