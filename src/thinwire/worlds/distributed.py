@@ -221,7 +221,9 @@ class Distributed:
         return lengths
 
     def _broadcast(self, op: Broadcast) -> Callable[[], list[Tensor]]:
-        flat, sizes = self._joined(op.items), [t.numel() for t in op.items]
+        # what is broadcast is meant to be kept, so that it must not lie in work memory
+        flat = op.items[0].contiguous() if len(op.items) == 1 else torch.cat([t.reshape(-1) for t in op.items])
+        sizes = [t.numel() for t in op.items]
         root = op.root if self.group is None else dist.get_global_rank(self.group, op.root)
         work = dist.broadcast(flat, root, group=self.group, async_op=True) if self.ranks > 1 else None
         return lambda: _waited(work, _split(flat, sizes))
