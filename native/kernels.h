@@ -42,14 +42,15 @@ struct Draw {
     uint32_t high;   // of the key
 };
 
-// Integers of `bits` bits in `count` lanes. On the way in, x * lift * factor is rounded to within +-levels; on the way
-// out, an integer is multiplied by factor and by lift.
+// Integers of `bits` bits in `count` lanes. On the way in, x / ranks * lift * factor is rounded to within +-levels; on
+// the way out, an integer is multiplied by factor and by lift.
 struct Lanes {
     int bits;
     size_t count;
     int32_t levels;
     float lift;
     float factor;
+    uint32_t ranks;
 };
 
 struct Kernels {

@@ -1,13 +1,15 @@
 // Shared-scale integers: signed digits of int32 lanes. Digit f of lane j is number f * lanes + j, so blocks of lanes
 // read one run of numbers for each digit.
 
-// floor((x * lift) * factor + u), u uniform in [0, 1), within +-levels, shifted into its digit and added to the lanes.
+// floor((x / ranks * lift) * factor + u), u uniform in [0, 1), within +-levels, shifted into its digit and added to the
+// lanes.
 // Limiting before rounding down gives the same whole number, and keeps the conversion in range.
-inline void add_digit(const Lanes &how, const float *__restrict x, size_t n, Draw draw, int shift,
+template <class Share>
+inline void add_digit(const Lanes &how, const float *__restrict x, size_t n, Draw draw, int shift, float by,
                       int32_t *__restrict lanes) {
     const float lift = how.lift, factor = how.factor, top = static_cast<float>(how.levels);
     for (uint32_t i = 0; i < static_cast<uint32_t>(n); i++) {
-        float t = (x[i] * lift) * factor + uniform24(hash32(draw, i));
+        float t = (Share::of(x[i], by) * lift) * factor + uniform24(hash32(draw, i));
         t = t > top ? top : t;
         t = t < -top ? -top : t;
         const int32_t whole = static_cast<int32_t>(t);
@@ -32,13 +34,19 @@ inline void take_digit(const Lanes &how, size_t n, float *__restrict out, int32_
 // Lanes from `begin` to `end` of those that hold x[0..n).
 void lanes_encode(const Lanes &how, const float *x, size_t n, Draw draw, size_t begin, size_t end, int32_t *lanes) {
     alignas(64) int32_t block[kBlock];
+    const bool power = (how.ranks & (how.ranks - 1)) == 0;
+    const float by = static_cast<float>(how.ranks);
     for (size_t at = begin; at < end; at += kBlock) {
         const size_t width = std::min(kBlock, end - at);
         std::memset(block, 0, sizeof(block));
         size_t low = at;
-        for (int shift = 0; shift + how.bits <= 32 && low < n; shift += how.bits, low += how.count)
-            add_digit(how, x + low, std::min(width, n - low), {draw.low + static_cast<uint32_t>(low), draw.high}, shift,
-                      block);
+        for (int shift = 0; shift + how.bits <= 32 && low < n; shift += how.bits, low += how.count) {
+            const Draw drawn = {draw.low + static_cast<uint32_t>(low), draw.high};
+            if (power)
+                add_digit<Multiplied>(how, x + low, std::min(width, n - low), drawn, shift, 1.0f / by, block);
+            else
+                add_digit<Divided>(how, x + low, std::min(width, n - low), drawn, shift, by, block);
+        }
         std::memcpy(lanes + at, block, width * sizeof(int32_t));
     }
 }

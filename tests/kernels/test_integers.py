@@ -4,10 +4,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from thinwire.errors import CodecError
 from thinwire.kernels import integers, native
 from thinwire.kernels.reference import integers as reference
+
+
+def encoded(
+    x: Tensor, bits: int, levels: int, lift: float, factor: float, key: int, base: int, ranks: int = 1
+) -> Tensor:
+    lanes = torch.empty(integers.lane_count(x.numel(), bits), dtype=torch.int32)
+    integers.integers_encode(x, ranks, bits, levels, lift, factor, key, base, lanes)
+    return lanes
 
 
 @pytest.mark.parametrize("bits", range(2, 17))
@@ -19,9 +28,10 @@ def test_compiled_equals_reference(bits: int, variant: str) -> None:
         x[::5] *= 1e-41
         x[::7] = torch.tensor([-0.0, 3e38, float("inf"), float("-inf"), -5e9])[: len(x[::7])].repeat(200)[: len(x[::7])]
         for base in (0, 5, 2**32 - 3):
-            args = (x, bits, levels, 1.0, levels / 4.0, 0x123456789ABCDEF, base)
-            lanes = integers.integers_encode(*args)
-            assert torch.equal(lanes, reference.integers_encode(*args))
+            how = (bits, levels, 1.0, levels / 4.0, 0x123456789ABCDEF, base)
+            for ranks in (8, 3, 1):
+                lanes = encoded(x, *how, ranks=ranks)
+                assert torch.equal(lanes, reference.integers_encode(x / ranks, *how))
             for add in (False, True):
                 ours, theirs = torch.ones(numel), torch.ones(numel)
                 integers.integers_decode(lanes, bits, 1 / levels, 4.0, ours, add)
@@ -38,7 +48,7 @@ def test_sums_of_lanes_are_lanes_of_sums(bits: int, numel: int, ranks: int) -> N
     generator = torch.Generator().manual_seed(numel)
     codes = [torch.randint(-levels, levels + 1, (numel,), generator=generator).float() for _ in range(ranks)]
     # whole numbers are not changed by random rounding, except where rounding up is certain: nowhere
-    lanes = torch.stack([integers.integers_encode(c, bits, levels, 1.0, 1.0, 1, 0) for c in codes]).sum(0)
+    lanes = torch.stack([encoded(c, bits, levels, 1.0, 1.0, 1, 0) for c in codes]).sum(0)
     out = torch.empty(numel)
     integers.integers_decode(lanes.to(torch.int32), bits, 1.0, 1.0, out, False)
     assert torch.equal(out, torch.stack(codes).sum(0))
@@ -55,7 +65,7 @@ def test_threads_change_nothing(bits: int, threads: int, monkeypatch: pytest.Mon
     torch.set_num_threads(threads)
     try:
         out = torch.ones(numel)
-        assert torch.equal(integers.integers_encode(x, bits, 7, 1.0, 2.0, 9, 5), lanes)
+        assert torch.equal(encoded(x, bits, 7, 1.0, 2.0, 9, 5), lanes)
         integers.integers_decode(lanes, bits, 0.5, 3.0, out, True)
     finally:
         torch.set_num_threads(1)

@@ -58,7 +58,7 @@ def average(
     total, own, finite = yield from _reduce(path, y, turn, want, landing)
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
-    if all_finite(mean) if finite is None or path.prefix else finite:
+    if all_finite(mean) if finite is None or back else finite:
         if want != "nothing":
             missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given, own, turn)
             if turn.measure:
@@ -95,8 +95,10 @@ def _reduce(path: "Path", y: Tensor, turn: Turn, want: Want, landing: Tensor) ->
     if path.parts is not None:
         path.parts.land(landing if len(path.prefix) == 1 else turn.empty(y))
         if path.reduction == "ring":
-            return Reduced(*(yield from ring(path.parts, turn.rank, turn.ranks)))
-        return Reduced(*(yield from in_parts(path.parts, want != "nothing")))
+            total, own = yield from ring(path.parts, turn.rank, turn.ranks)
+        else:
+            total, own = yield from in_parts(path.parts, want != "nothing")
+        return Reduced(total, own, path.parts.finite())
     place = landing if not path.prefix else None
     who = turn.rank, turn.ranks
     return (yield from reduce(path.reduction, path.wire, y, who, want, turn.buffers, place))
@@ -173,7 +175,7 @@ def _given(
         torch.div(flat, turn.ranks, out=landing)
         return landing if slot.residual is None else landing.add_(slot.residual), None
     if _encoder_divides(codec, flat, slot, turn):
-        scenes[codec.tail[0]].divisor = turn.ranks
+        scenes[codec.working[0]].divisor = turn.ranks
         return flat, None
     share, residual = turn.empty(landing), slot.residual
     if residual is not None and residual.dtype != share.dtype:
@@ -197,9 +199,9 @@ def _given(
 
 def _encoder_divides(codec: Codec, flat: Tensor, slot: Slot, turn: Turn) -> bool:
     """Whether the gradient can be encoded where it lies: the share of it is then wanted by nobody else."""
+    stage = codec.stages[codec.working[0]]
     plain = flat.dtype == torch.float32 and slot.residual is None and turn.step >= codec.delay
-    alone = not codec.prefix and len(codec.tail) == 1 and codec.feedback == "off" and not turn.measure
-    return plain and alone and codec.wire[0].divides and codec.wire[0].takes_as_given and not codec.wire[0].settles
+    return plain and stage.divides and len(codec.working) == 1 and codec.feedback == "off" and not turn.measure
 
 
 def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:

@@ -19,6 +19,7 @@ State: TypeAlias = dict[str, Any]  # tensors and plain numbers only: it goes int
 
 STEADY: State = {"steady": True}  # the state of a stage that has started up, for sizes without data
 
+NEAR_OVERFLOW = 2.0**127  # twice this is not finite in fp32
 EVERYONE = -1  # the "rank" of draws that all ranks share
 
 
@@ -45,6 +46,10 @@ class Parts:
     def result(self) -> Tensor:
         """The decoded sum, once all its parts are there."""
         raise NotImplementedError
+
+    def finite(self) -> bool | None:
+        """Whether the result is finite, if that is known without looking at it."""
+        return None
 
     def whole(self, encoded: list[Tensor]) -> Tensor:
         """All encoded parts as the stage would have encoded them at once."""
@@ -77,6 +82,9 @@ class Pieces(Parts):
 
     def result(self) -> Tensor:
         return self.total
+
+    def finite(self) -> bool | None:
+        return self.stage.tells_finite(self.total, self.scene)
 
     def whole(self, encoded: list[Tensor]) -> Tensor:
         """Draws go by position, so that it is the same numbers, if in another arrangement."""
@@ -150,7 +158,7 @@ class Stage:
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
     touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
     gives a wire stage its meaning, taken unless another is asked for.
-    `parted`: it has `parts`. `divides`: its `encode_into` divides by the scene's divisor first.
+    `parted`: it has `parts`. `divides`: its `encode_into`, or its parts', divides by the scene's divisor first.
     """
 
     name: ClassVar[str] = ""
@@ -287,7 +295,8 @@ class Stage:
         return False
 
     def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
-        """Whether all that `message` decodes to is finite, if that can be told without decoding it."""
+        """Whether all that `message` (or a sum, with this context) decodes to is finite, if that is known without
+        decoding it."""
         return None
 
 

@@ -6,19 +6,24 @@ from torch import Tensor
 from thinwire.kernels.native import native_for, threads_for
 from thinwire.kernels.reference import integers as reference
 from thinwire.kernels.reference.integers import lane_count
+from thinwire.kernels.shares import check_ranks
 
 __all__ = ["integers_decode", "integers_encode", "lane_count"]
 
 
-def integers_encode(x: Tensor, bits: int, levels: int, lift: float, factor: float, key: int, base: int) -> Tensor:
-    """Numbers rounded at random to whole multiples of 1 / (lift * factor), as int32 lanes."""
-    native = native_for(x) if x.dtype == torch.float32 else None
+def integers_encode(
+    x: Tensor, ranks: int, bits: int, levels: int, lift: float, factor: float, key: int, base: int, lanes: Tensor
+) -> None:
+    """x / ranks rounded at random to whole multiples of 1 / (lift * factor), into int32 lanes."""
+    check_ranks(ranks)
+    good = x.dtype == torch.float32 and lanes.dtype == torch.int32
+    native = native_for(x, lanes) if good else None
     if native is None:
-        return reference.integers_encode(x, bits, levels, lift, factor, key, base)
-    lanes = torch.empty(lane_count(x.numel(), bits), dtype=torch.int32)
-    given = (bits, levels, lift, factor, key & (2**64 - 1), base & (2**32 - 1))
+        share = x if ranks == 1 else x / ranks
+        lanes.copy_(reference.integers_encode(share, bits, levels, lift, factor, key, base))
+        return
+    given = (ranks, bits, levels, lift, factor, key & (2**64 - 1), base & (2**32 - 1))
     native.integers_encode(x.data_ptr(), x.numel(), *given, lanes.data_ptr(), lanes.numel(), threads_for(x.numel()))
-    return lanes
 
 
 def integers_decode(lanes: Tensor, bits: int, unit: float, scale: float, out: Tensor, add: bool) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Parts, Pieces, Scene, Stage
+from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Parts, Pieces, Scene, Stage
 from thinwire.errors import CodecError
 from thinwire.kernels.integers import integers_decode, integers_encode, lane_count
 from thinwire.kernels.reference.quantise import single
@@ -32,6 +32,7 @@ class Integers(Stage):
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
     parted: ClassVar[bool] = True
+    divides: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(8, low=2, high=16, whole=True, help="bits of a number on the wire; 32 // bits share a lane")
@@ -57,7 +58,7 @@ class Integers(Stage):
     def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
         """The largest magnitude on any rank; infinite if any rank has a non-finite value."""
         self.levels(scene.ranks)
-        (shared,) = yield AllReduce([largest_magnitude(x)], "max")
+        (shared,) = yield AllReduce([largest_magnitude(x) / scene.divisor], "max")
         return shared
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
@@ -66,7 +67,8 @@ class Integers(Stage):
             return Encoded(torch.zeros(self.out(scene.spec).numel, dtype=torch.int32, device=x.device))
         lift = 2.0**100 if largest < 2.0**-100 else 1.0  # keeps the factor finite when all numbers are tiny
         factor = single(levels / (largest * lift)) if largest else 0.0
-        lanes = integers_encode(x, self.bits, levels, lift, factor, scene.key(), scene.base)
+        lanes = scene.empty(self.out(scene.spec).numel, x, torch.int32)
+        integers_encode(x, scene.divisor, self.bits, levels, lift, factor, scene.key(), scene.base, lanes)
         return Encoded(lanes)
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
@@ -76,6 +78,11 @@ class Integers(Stage):
             return
         unit = single(1.0 / self.levels(scene.ranks))
         integers_decode(encoded.values, self.bits, unit, largest, out, add)
+
+    def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
+        """No sum is larger than the ranks' largest magnitudes together, but for rounding."""
+        largest = float(scene.context) * scene.ranks
+        return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
     def parts(self, x: Tensor, scene: Scene) -> Parts:
         return Pieces(self, x, scene, 32 // self.bits)

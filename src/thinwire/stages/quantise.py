@@ -10,13 +10,11 @@ from torch import Tensor
 
 from thinwire.core.options import choice, number
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage
 from thinwire.kernels import quantise
 from thinwire.kernels.shares import largest_magnitude
 
 Norm = Literal["max", "l2"]
-
-_NEAR_OVERFLOW = 2.0**127
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +62,7 @@ class Bucketed(Stage):
         """No number is larger than the scale of its bucket, but for rounding."""
         scales = message[: int(self.side(scene.spec))].clone().view(torch.float32)
         largest = float(largest_magnitude(scales))
-        return largest < math.inf if largest < _NEAR_OVERFLOW or largest == math.inf else None
+        return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
     def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
