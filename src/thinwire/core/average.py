@@ -174,21 +174,19 @@ def _given(
     share, residual = turn.empty(landing), slot.residual
     if residual is not None and residual.dtype != share.dtype:
         residual = residual.float()
-    simple = all(codec.stages[i].takes_as_given for i in codec.working)
-    if not share_into(flat, turn.ranks, residual if simple else None, share):
-        # whatever the chain selects or sends, the others must see it
-        return share.fill_(float("nan")), None
-    if simple:
-        return share, None
-    for i in codec.working:
-        share = codec.stages[i].accumulate(share, scenes[i])
-    if residual is None:
-        return share, None
     released = residual
     for i in codec.working:
-        released = codec.stages[i].release(released, scenes[i])
-    share += released
-    return share, None if released is residual else residual - released
+        released = None if released is None else codec.stages[i].release(released, scenes[i])
+    simple = not any(codec.stages[i].accumulates(scenes[i]) for i in codec.working)
+    if not share_into(flat, turn.ranks, released if simple else None, share):
+        # whatever the chain selects or sends, the others must see it
+        return share.fill_(float("nan")), None
+    if not simple:
+        for i in codec.working:
+            share = codec.stages[i].accumulate(share, scenes[i])
+        if released is not None:
+            share += released
+    return share, None if residual is None or released is residual else residual - released
 
 
 def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:

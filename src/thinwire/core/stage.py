@@ -190,12 +190,6 @@ class Stage:
     def feeds(self) -> bool:
         return not self.unbiased
 
-    @property
-    def takes_as_given(self) -> bool:
-        """Whether gradient and residual enter as they are, because neither `accumulate` nor `release` is overridden."""
-        mine = type(self)
-        return mine.accumulate is Stage.accumulate and mine.release is Stage.release
-
     # Sizes, before data.
 
     def out(self, spec: Spec) -> Spec:
@@ -236,6 +230,10 @@ class Stage:
         """Follow a change of the loss scale: state that was measured in the gradient's unit is multiplied."""
 
     # Work. None of these may change the state, except the last two, which run after the result is known.
+
+    def accumulates(self, scene: Scene) -> bool:
+        """Whether `accumulate` has anything to do in this step; without it the share takes one pass over memory."""
+        return type(self).accumulate is not Stage.accumulate
 
     def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
         """What enters the residual in place of this rank's share of the gradient (momentum correction)."""

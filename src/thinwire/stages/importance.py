@@ -107,6 +107,9 @@ class Importance(Stage):
 
     # Work.
 
+    def accumulates(self, scene: Scene) -> bool:
+        return self.momentum > 0 or self.clip is not None
+
     def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
         gradient = clipped(gradient, self.clip, scene.ranks)
         if self.momentum == 0:

@@ -181,6 +181,9 @@ class PCA(Stage):
 
     # Error feedback and the vote on a refresh.
 
+    def accumulates(self, scene: Scene) -> bool:
+        return self._votes(scene.state)
+
     def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
         """The share of this rank's energy that the basis loses, if a vote is due."""
         if self._votes(scene.state) and (layout := self.layout(scene.spec)) is not None:
