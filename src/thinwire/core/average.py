@@ -186,7 +186,7 @@ def _given(
             share = codec.stages[i].accumulate(share, scenes[i])
         if released is not None:
             share += released
-    return share, None if residual is None or released is residual else residual - released
+    return share, None if released is None or residual is None or released is residual else residual - released
 
 
 def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:

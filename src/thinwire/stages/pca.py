@@ -22,6 +22,7 @@ from thinwire.stages.pca_basis import (
     decompose,
     lay_out,
     reconstruct,
+    remainder,
     start_sampling,
     take_sample,
 )
@@ -251,10 +252,12 @@ class PCA(Stage):
         if layout is not None and basis.columns is not None:
             rows = values.view(layout.count, -1)
             part = scene.contributions / scene.ranks
-            if layout.in_place and not add:
-                reconstruct(rows, basis, part, slice(0, layout.count), out.view(layout.count, layout.length))
+            in_place = layout.in_place and not add
+            to = out if in_place else scene.empty(layout.count * layout.length, out)
+            built = reconstruct(rows, basis, part, slice(0, layout.count), to.view(layout.count, layout.length))
+            if in_place:
                 return
-            values = layout.flat(reconstruct(rows, basis, part, slice(0, layout.count)))
+            values = layout.flat(built)
         if add:
             out.add_(values)
         else:
@@ -262,7 +265,15 @@ class PCA(Stage):
 
     def parts(self, x: Tensor, scene: Scene) -> Parts | None:
         layout, basis = self.layout(scene.spec), scene.context
-        return None if layout is None or basis.columns is None else Slices(layout, basis, x, scene.ranks)
+        return None if layout is None or basis.columns is None else Slices(layout, basis, x, scene)
+
+    def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
+        layout, basis = self.layout(scene.spec), scene.context
+        if layout is None or basis.columns is None or not layout.in_place:
+            return False
+        shape = layout.count, layout.length
+        remainder(given.view(shape), own.view(layout.count, -1), basis, 1 / scene.ranks, out.view(shape))
+        return True
 
 
 def _step(scene: Scene) -> _Step:
