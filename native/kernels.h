@@ -77,6 +77,7 @@ struct Kernels {
     void (*basis_project)(const Basis &, const float *x, size_t rows, const float *offset, float part, float *out);
     void (*basis_rebuild)(const Basis &, const float *q, size_t rows, const float *mean, float part, const float *given,
                           float *out);
+    void (*scatter)(const float *given, size_t n, const int64_t *at, const float *values, size_t count, float *out);
 };
 
 // nullptr where the compiler cannot build that variant.

@@ -65,12 +65,13 @@ inline void fetch_block(const float *x) {
 #include "lane_loops.h"
 #include "stream_stores.h"
 #include "basis_loops.h"
+#include "scatter_loops.h"
 
 }  // namespace
 
 const Kernels table = {encode, decode,    range_encode, range_decode, repack,       sum_of_squares, clip,
                        share,  magnitude, shorten,      lengthen,     lanes_encode, lanes_decode,   basis_project,
-                       basis_rebuild};
+                       basis_rebuild, scatter};
 
 }  // namespace THINWIRE_VARIANT
 }  // namespace thinwire
