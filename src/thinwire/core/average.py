@@ -57,7 +57,8 @@ def average(
     total, own = yield from _reduce(path, y, turn, want, landing)
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
-    if all_finite(mean):
+    spread = bool(back) and all(codec.stages[i].spreads for i in back)
+    if all_finite(total if spread else mean):
         if want != "nothing":
             missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given, own, turn)
             if turn.measure:

@@ -149,7 +149,7 @@ class Stage:
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
     touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
     gives a wire stage its meaning, taken unless another is asked for. `splits`: a long tensor may be encoded in chunks.
-    `parted`: it has `parts`.
+    `parted`: it has `parts`. `spreads`: what it decodes are the numbers it receives, and zeros.
     """
 
     name: ClassVar[str] = ""
@@ -162,6 +162,7 @@ class Stage:
     standalone: ClassVar[bool] = True
     splits: ClassVar[bool] = False
     parted: ClassVar[bool] = False
+    spreads: ClassVar[bool] = False
     prefers: ClassVar[str | None] = None
     accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})
     shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default

@@ -40,6 +40,7 @@ class Importance(Stage):
     name: ClassVar[str] = "importance"
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
+    spreads: ClassVar[bool] = True
     rounds: ClassVar[int] = 1
     held: ClassVar[tuple[str, ...]] = ("velocity",)
     shown: ClassVar[tuple[str, ...]] = ("density",)
