@@ -21,6 +21,7 @@ from thinwire.stages.pca_basis import (
     coefficients,
     decompose,
     lay_out,
+    lost_share,
     reconstruct,
     remainder,
     start_sampling,
@@ -188,12 +189,7 @@ class PCA(Stage):
     def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
         """The share of this rank's energy that the basis loses, if a vote is due."""
         if self._votes(scene.state) and (layout := self.layout(scene.spec)) is not None:
-            basis = basis_of(scene.state)
-            rows = layout.rows(gradient)
-            centred = rows if basis.mean is None else rows - basis.mean / scene.ranks
-            energy = float(centred.square().sum())
-            kept = float(coefficients(rows, basis, scene.ranks).square().sum())
-            _step(scene).lost = 1 - kept / energy if energy > 0 else 0.0
+            _step(scene).lost = lost_share(layout.rows(gradient), basis_of(scene.state), scene)
             scene.count("lost", _step(scene).lost)
         return gradient
 

@@ -14,6 +14,7 @@ from thinwire.kernels import basis as kernels
 WIDEST = 1024  # the longest automatic slice: its decomposition takes about a second on one core
 MULTIPLE = 16  # statistics take at most this many times the memory of their layer
 WIDEST_ALONE = 4096  # the same for samples of one slice, which are few
+_TOGETHER = 1 << 18  # numbers of slices whose energies are taken at once: few operations, on memory of a cache
 _CONSTANT = 1e-6  # a variance below this share of the energy is rounding
 
 
@@ -209,6 +210,24 @@ def remainder(given: Tensor, rows: Tensor, basis: Basis, part: float, out: Tenso
     """x - U q - mu * part of each slice: [count, length] and [count, d] -> [count, length]."""
     assert basis.columns is not None
     return kernels.without(given, rows, basis.columns, basis.mean, part, out)
+
+
+def lost_share(rows: Tensor, basis: Basis, scene: Scene) -> float:
+    """The share of the energy of x - mu/P outside the basis, a few slices at a time that stay in a cache."""
+    assert basis.columns is not None
+    count, length = rows.shape
+    some = min(count, max(1, _TOGETHER // length))
+    room = scene.empty(some * length, rows).view(some, length)
+    few = scene.empty(some * basis.columns.shape[1], rows).view(some, -1)
+    energy, kept = rows.new_zeros((), dtype=torch.float64), rows.new_zeros((), dtype=torch.float64)
+    for low in range(0, count, some):
+        which = slice(low, min(low + some, count))
+        x, q = rows[which], coefficients(rows[which], basis, scene.ranks, which, few[: which.stop - low])
+        if basis.mean is not None:
+            x = torch.sub(x, basis.mean[which], alpha=1 / scene.ranks, out=room[: which.stop - low])
+        energy += torch.dot(x.reshape(-1), x.reshape(-1))
+        kept += torch.dot(q.view(-1), q.view(-1))
+    return float(1 - kept / energy) if energy > 0 else 0.0
 
 
 class Slices(Parts):
