@@ -191,6 +191,12 @@ class Stage:
     def feeds(self) -> bool:
         return not self.unbiased
 
+    @property
+    def takes_as_given(self) -> bool:
+        """Whether gradient and residual enter as they are, because neither `accumulate` nor `release` is overridden."""
+        mine = type(self)
+        return mine.accumulate is Stage.accumulate and mine.release is Stage.release
+
     # Sizes, before data.
 
     def out(self, spec: Spec) -> Spec:
