@@ -6,6 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "kernels.h"
 #include "pages.h"
@@ -29,6 +30,8 @@ using WideOut = Vector<int32_t>;
 void require(bool held, const char *rule) {
     if (!held) throw std::invalid_argument(rule);
 }
+
+constexpr size_t kStretch = 8192;  // numbers that fit the first or second cache
 
 size_t packed_size(size_t n, int bits) { return (n + 7) / 8 * static_cast<size_t>(bits); }
 
@@ -92,20 +95,38 @@ Symbols from_element(uint8_t *symbols, bool is_packed, int bits, size_t at) {
     return is_packed ? packed(symbols + at / 8 * static_cast<size_t>(bits)) : plain(symbols + at);
 }
 
+// Calls run(begin, end, numbers) for stretches of [a, b), with x / ranks in memory that stays in the cache. They begin
+// where `by_bucket` may cut.
+template <class Run>
+void divided(const Scaled &how, const float *x, size_t a, size_t b, uint32_t ranks, const Run &run) {
+    const size_t grain = how.bucket >= b - a ? b - a : std::lcm(how.bucket, kBlock);
+    const size_t stretch = grain * std::max<size_t>(1, kStretch / std::max<size_t>(grain, 1));
+    std::vector<float> shares(std::min(stretch, b - a));
+    for (size_t at = a; at < b; at += stretch) {
+        const size_t end = std::min(at + stretch, b);
+        kernels().share(x + at, end - at, ranks, nullptr, shares.data());
+        run(at, end, shares.data());
+    }
+}
+
 // Numbers, scales and symbols of the hot paths come as addresses, a tenth of the cost of taking tensors;
 // thinwire.kernels.quantise has checked their types and sizes.
 template <bool Packed>
-void encode(const std::string &scheme, uintptr_t x, size_t n, uintptr_t levels, int level_count, int bits,
-            size_t bucket, bool l2, uint64_t key, uint32_t base, uintptr_t scales, uintptr_t symbols, int threads) {
+void encode(const std::string &scheme, uintptr_t x, size_t n, uintptr_t levels, int level_count, uint32_t ranks,
+            int bits, size_t bucket, bool l2, uint64_t key, uint32_t base, uintptr_t scales, uintptr_t symbols,
+            int threads) {
     const Scaled how = make_scaled(scheme, reinterpret_cast<const float *>(levels), level_count, bits, bucket, l2);
     const float *from = reinterpret_cast<const float *>(x);
     uint8_t *scales_to = reinterpret_cast<uint8_t *>(scales), *to = reinterpret_cast<uint8_t *>(symbols);
     const Draw draw = make_draw(key, base);
     nb::gil_scoped_release unlocked;
     expect_to_fill(to, Packed ? packed_size(n, bits) : n);
-    by_bucket(how, n, threads, [&](size_t a, size_t b) {
-        kernels().encode(how, from + a, b - a, {draw.low + static_cast<uint32_t>(a), draw.high},
+    const auto run = [&](size_t a, size_t b, const float *numbers) {
+        kernels().encode(how, numbers, b - a, {draw.low + static_cast<uint32_t>(a), draw.high},
                          scales_to + a / how.bucket * scale_bytes(how), from_element(to, Packed, bits, a));
+    };
+    by_bucket(how, n, threads, [&](size_t a, size_t b) {
+        ranks == 1 ? run(a, b, from + a) : divided(how, from, a, b, ranks, run);
     });
 }
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.numbers import any_bits, same
 from thinwire.errors import CodecError
-from thinwire.kernels import native, shares
+from thinwire.kernels import native, quantise, shares
 from thinwire.kernels.reference import shares as reference
 
 LENGTHS = [*range(40), 63, 64, 65, 511, 512, 1023, 1100]
@@ -105,3 +105,26 @@ def test_wrong_buffers_are_refused() -> None:
         shares.share_into(x, 2, None, torch.zeros(4, dtype=torch.float64))
     with pytest.raises(CodecError, match="not 0"):
         shares.share_into(x, 0, None, torch.zeros(4))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 1000])
+@pytest.mark.parametrize("n", [0, 1, 511, 513, 8192, 8193, 20_000, 70_001])
+@pytest.mark.parametrize("bucket", [1, 100, 512, 9000, 10**6])
+def test_encoders_divide_like_a_share(ranks: int, n: int, bucket: int) -> None:
+    x = torch.randn(n, generator=torch.Generator().manual_seed(n))
+    share = torch.empty_like(x)
+    shares.share_into(x, ranks, None, share)
+    for encode in (quantise.uniform_encode, quantise.exponential_encode):
+        written = []
+        for numbers, by in ((x, ranks), (share, 1)):
+            scales = torch.empty(4 * quantise.bucket_count(n, bucket), dtype=torch.uint8)
+            packed = torch.empty(quantise.packed_size(n, 4), dtype=torch.uint8)
+            encode(numbers, 4, bucket, "max", 99, 5, scales, packed, by)
+            written.append(torch.cat([scales, packed]))
+        assert torch.equal(*written)
+
+
+def test_no_encoder_divides_by_zero_ranks() -> None:
+    nothing = torch.empty(0, dtype=torch.uint8)
+    with pytest.raises(CodecError, match="1 to"):
+        quantise.uniform_encode(torch.empty(0), 4, 512, "max", 0, 0, nothing, nothing, 0)

@@ -9,8 +9,9 @@ from torch import Tensor
 from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
 from thinwire.core.ops import Rounds
-from thinwire.core.reduce import Want, choose_reduction, reduce
+from thinwire.core.reduce import Reduced, choose_reduction, reduce
 from thinwire.core.ring import in_parts, ring
+from thinwire.core.sharded import Want
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Parts, Scene, empty_like_spec
@@ -31,8 +32,8 @@ class Turn:
     measure: bool = False  # note how much of what was given is lost, at the cost of one more decoding
     buffers: Buffers = field(default_factory=Buffers)
 
-    def empty(self, like: Tensor, numel: int | None = None) -> Tensor:
-        return self.buffers.empty(like.numel() if numel is None else numel, like.dtype, like.device)
+    def empty(self, like: Tensor) -> Tensor:
+        return self.buffers.empty(like.numel(), like.dtype, like.device)
 
 
 def average(
@@ -54,11 +55,11 @@ def average(
     path, y = yield from _walk_in(codec, scenes, given, turn)
     want = _wanted(codec, path, turn)
     energy = float(given.square().sum()) if turn.measure else 0.0
-    total, own = yield from _reduce(path, y, turn, want, landing)
+    total, own, finite = yield from _reduce(path, y, turn, want, landing)
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
-    spread = bool(back) and all(codec.stages[i].spreads for i in back)
-    if all_finite(total if spread else mean):
+    spread = all(codec.stages[i].spreads for i in path.prefix)  # then the mean is as finite as the sum
+    if finite if spread and finite is not None else all_finite(total if spread else mean):
         if want != "nothing":
             missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given, own, turn)
             if turn.measure:
@@ -91,12 +92,12 @@ def _wanted(codec: Codec, path: "Path", turn: Turn) -> Want:
     return "own" if path.prefix or settling else "left"
 
 
-def _reduce(path: "Path", y: Tensor, turn: Turn, want: Want, landing: Tensor) -> Rounds[tuple[Tensor, Tensor]]:
+def _reduce(path: "Path", y: Tensor, turn: Turn, want: Want, landing: Tensor) -> Rounds[Reduced]:
     if path.parts is not None:
         path.parts.land(landing if len(path.prefix) == 1 else turn.empty(y))
         if path.reduction == "ring":
-            return (yield from ring(path.parts, turn.rank, turn.ranks))
-        return (yield from in_parts(path.parts, want != "nothing"))
+            return Reduced(*(yield from ring(path.parts, turn.rank, turn.ranks)))
+        return Reduced(*(yield from in_parts(path.parts, want != "nothing")))
     place = landing if not path.prefix else None
     who = turn.rank, turn.ranks
     return (yield from reduce(path.reduction, path.wire, y, who, want, turn.buffers, place))
@@ -172,6 +173,9 @@ def _given(
     if not codec.working:  # summed in place
         torch.div(flat, turn.ranks, out=landing)
         return landing if slot.residual is None else landing.add_(slot.residual), None
+    if _encoder_divides(codec, flat, slot, turn):
+        scenes[codec.tail[0]].divisor = turn.ranks
+        return flat, None
     share, residual = turn.empty(landing), slot.residual
     if residual is not None and residual.dtype != share.dtype:
         residual = residual.float()
@@ -188,6 +192,13 @@ def _given(
         if released is not None:
             share += released
     return share, None if released is None or residual is None or released is residual else residual - released
+
+
+def _encoder_divides(codec: Codec, flat: Tensor, slot: Slot, turn: Turn) -> bool:
+    """Whether the gradient can be encoded where it lies: the share of it is then wanted by nobody else."""
+    plain = flat.dtype == torch.float32 and slot.residual is None and turn.step >= codec.delay
+    alone = not codec.prefix and len(codec.tail) == 1 and codec.feedback == "off" and not turn.measure
+    return plain and alone and codec.wire[0].divides and codec.wire[0].takes_as_given and not codec.wire[0].settles
 
 
 def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:

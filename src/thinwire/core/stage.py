@@ -1,6 +1,5 @@
 """The contract of a stage, and what a stage sees while it works."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
@@ -96,8 +95,9 @@ class Scene:
     """Where and when a stage works: the segment's spec and state, the ranks, the step, the shared context.
 
     `contributions` tells a decoder of how many ranks its input is the sum (an affine stage adds its mean in
-    that proportion; 0 decodes a difference). `base` is the position of the first element in the segment. `dial`
-    is the share of its usual loss that a stage with a dial may cause now (`core.schedule`).
+    that proportion; 0 decodes a difference). `base` is the position of the first element in the segment. `divisor`:
+    what is encoded is the numbers divided by this. `dial` is the share of its usual loss that a stage with a dial may
+    cause now (`core.schedule`).
     """
 
     spec: Spec
@@ -109,6 +109,7 @@ class Scene:
     stream: int = 0
     base: int = 0
     contributions: int = 1
+    divisor: int = 1
     context: Any = None
     stash: Any = None  # what a stage keeps from `accumulate` or `encode` until `settle` or `observe`
     weights: Tensor | None = None
@@ -148,8 +149,8 @@ class Stage:
     input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
     touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
-    gives a wire stage its meaning, taken unless another is asked for. `splits`: a long tensor may be encoded in chunks.
-    `parted`: it has `parts`. `spreads`: what it decodes are the numbers it receives, and zeros.
+    gives a wire stage its meaning, taken unless another is asked for. `parted`: it has `parts`. `spreads`: what it
+    decodes are the numbers it receives, and zeros. `divides`: its `encode_into` divides by the scene's divisor first.
     """
 
     name: ClassVar[str] = ""
@@ -160,7 +161,7 @@ class Stage:
     settings: ClassVar[bool] = False
     held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
     standalone: ClassVar[bool] = True
-    splits: ClassVar[bool] = False
+    divides: ClassVar[bool] = False
     parted: ClassVar[bool] = False
     spreads: ClassVar[bool] = False
     prefers: ClassVar[str | None] = None
@@ -290,12 +291,13 @@ class Stage:
         """Decode side and payload straight from `message`; False: not supported."""
         return False
 
+    def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
+        """Whether all that `message` decodes to is finite, if that can be told without decoding it."""
+        return None
+
 
 def empty_like_spec(spec: Spec, buffers: Buffers, device: torch.device) -> Tensor:
     """Work memory for the numbers of this spec."""
     if spec.kind == "symbols":
         return buffers.empty(spec.numel, torch.uint8 if spec.bits <= 8 else torch.int32, device)
     return buffers.empty(spec.numel, DTYPES[spec.kind], device)
-
-
-Maker: TypeAlias = Callable[..., Any]

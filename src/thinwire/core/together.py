@@ -4,7 +4,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Op, Rounds
+from torch import Tensor
+
+from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Op, Rounds, SendRecv
 
 T = TypeVar("T")
 
@@ -52,6 +54,8 @@ def _sort(i: int, op: Op) -> Hashable:
             return ("scatter", exact)
         case Broadcast(items, root):
             return ("broadcast", root, items[0].dtype, items[0].device)
+        case SendRecv(items, to, source, sizes):
+            return ("hop", to, source, sizes is None, items[0].dtype, items[0].device)
         case _:
             return i
 
@@ -68,10 +72,22 @@ def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
         received = yield merged
         return [[items[a:b] for items in received] for a, b in _ranges(counts)]
     counts = [len(op.items) for op in ops]  # type: ignore[union-attr]
-    reply = yield replace(first, items=[t for op in ops for t in op.items])  # type: ignore[union-attr, arg-type]
+    items = [t for op in ops for t in op.items]  # type: ignore[union-attr]
+    if isinstance(first, SendRecv):
+        received, asides = yield _merged_hop([op for op in ops if isinstance(op, SendRecv)], items)
+        return [(received[a:b], aside) for (a, b), aside in zip(_ranges(counts), asides, strict=True)]
+    reply = yield replace(first, items=items)  # type: ignore[arg-type]
     if isinstance(first, AllGather):
         return [[items[a:b] for items in reply] for a, b in _ranges(counts)]
     return [reply[a:b] for a, b in _ranges(counts)]
+
+
+def _merged_hop(ops: list[SendRecv], items: list[Tensor]) -> SendRecv:
+    """What is to be done meanwhile is done for all of them."""
+    sizes = None if ops[0].sizes is None else [size for op in ops for size in op.sizes or ()]
+    return replace(
+        ops[0], items=items, sizes=sizes, meanwhile=lambda: [op.meanwhile() if op.meanwhile else None for op in ops]
+    )
 
 
 def _ranges(counts: list[int]) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes
 scales and packed codes straight into a message; `*_decode` reads them from one and overwrites or adds to `out`;
 `*_dequantise` does so from plain codes. Bytes may lie at any address. `key` and `base` (position of element 0) fix
-the random draws.
+the random draws. With `ranks`, x / ranks is what is encoded: a share of a mean that need not be written down first.
 """
 
 import torch
@@ -14,6 +14,7 @@ from thinwire.kernels.native import native_for, threads_for
 from thinwire.kernels.packing import check_packed, check_symbols, packed_size, unpack
 from thinwire.kernels.reference import quantise as reference
 from thinwire.kernels.reference.quantise import Norm, bucket_count
+from thinwire.kernels.shares import check_ranks
 
 __all__ = [
     "Norm",
@@ -48,12 +49,13 @@ _SCALE_BYTES = {"uniform": 4, "exponential": 4, "levels": 4, "sign": 8}
 
 def _call(
     scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: str, key: int, base: int, scales: Tensor,
-    symbols: Tensor,
+    symbols: Tensor, ranks: int = 1,
 ) -> tuple[str | int | bool, ...]:  # fmt: skip
     """Arguments of the compiled encoders: addresses for tensors, key and position wrapped like in the reference."""
     n, draw = x.numel(), (key & (2**64 - 1), base & (2**32 - 1))
     numbers = (x.data_ptr(), n, levels.data_ptr(), levels.numel())
-    return scheme, *numbers, bits, bucket, norm == "l2", *draw, scales.data_ptr(), symbols.data_ptr(), threads_for(n)
+    coded = (scales.data_ptr(), symbols.data_ptr())
+    return scheme, *numbers, ranks, bits, bucket, norm == "l2", *draw, *coded, threads_for(n)
 
 
 def _call_back(
@@ -129,19 +131,21 @@ def _symbols(
 
 def _encode(
     scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales: Tensor,
-    packed: Tensor,
+    packed: Tensor, ranks: int = 1,
 ) -> None:  # fmt: skip
     _check_options(scheme, levels, bits, bucket, norm)
+    check_ranks(ranks)
     _check_data(x)
     _check_scales(scheme, scales, x.numel(), bucket)
     check_packed(packed, x.numel(), bits)
     x = x.detach()
     native = native_for(x, levels, scales, packed)
     if native is None:
-        coded = _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
+        share = x if ranks == 1 else x / ranks
+        coded = _reference_symbols(scheme, share, levels, bits, bucket, norm, key, base)
         reference.pack_into(*coded, bits, scales, packed)
     else:
-        native.quantise_encode(*_call(scheme, x, levels, bits, bucket, norm, key, base, scales, packed))
+        native.quantise_encode(*_call(scheme, x, levels, bits, bucket, norm, key, base, scales, packed, ranks))
 
 
 def _dequantise(
@@ -186,10 +190,11 @@ def uniform_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, bas
 
 
 def uniform_encode(
-    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor, packed_out: Tensor
-) -> None:
+    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor, packed_out: Tensor,
+    ranks: int = 1,
+) -> None:  # fmt: skip
     """QSGD straight into a message."""
-    _encode("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base, scales_out, packed_out)
+    _encode("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base, scales_out, packed_out, ranks)
 
 
 def uniform_decode(scales: Tensor, packed: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
@@ -208,10 +213,11 @@ def exponential_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int,
 
 
 def exponential_encode(
-    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor, packed_out: Tensor
-) -> None:
+    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor, packed_out: Tensor,
+    ranks: int = 1,
+) -> None:  # fmt: skip
     """NUQSGD straight into a message."""
-    _encode("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base, scales_out, packed_out)
+    _encode("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base, scales_out, packed_out, ranks)
 
 
 def exponential_decode(scales: Tensor, packed: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
@@ -233,10 +239,10 @@ def levels_symbols(
 
 def levels_encode(
     x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor,
-    packed_out: Tensor,
+    packed_out: Tensor, ranks: int = 1,
 ) -> None:  # fmt: skip
     """A table of levels straight into a message."""
-    _encode("levels", x, levels, bits, bucket, norm, key, base, scales_out, packed_out)
+    _encode("levels", x, levels, bits, bucket, norm, key, base, scales_out, packed_out, ranks)
 
 
 def levels_decode(

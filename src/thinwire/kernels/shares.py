@@ -13,13 +13,17 @@ _INFINITY = 0x7F800000  # the bit pattern; those of finite magnitudes lie below,
 _MOST_RANKS = 2**24  # whole numbers up to here are float32 as they are
 
 
+def check_ranks(ranks: int) -> None:
+    if not 1 <= ranks <= _MOST_RANKS:
+        raise CodecError(f"a mean is taken over 1 to {_MOST_RANKS} ranks, not {ranks}")
+
+
 def share_into(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> bool:
     """out = x / ranks (+ residual) in float32, all of one shape; whether every x / ranks is finite.
 
     `out` shares no memory with the other two.
     """
-    if not 1 <= ranks <= _MOST_RANKS:
-        raise CodecError(f"a mean is taken over 1 to {_MOST_RANKS} ranks, not {ranks}")
+    check_ranks(ranks)
     given = (x, out) if residual is None else (x, out, residual)
     if out.dtype != torch.float32 or any(t.shape != out.shape for t in given):
         shapes = ", ".join(f"{tuple(t.shape)} of {t.dtype}" for t in given)

@@ -20,7 +20,6 @@ class Huffman(Stage):
     """
 
     name: ClassVar[str] = "huffman"
-    splits: ClassVar[bool] = True
     accepts: ClassVar[frozenset[Kind]] = frozenset({"symbols", "float32", "float16", "bfloat16"})
 
     @property
@@ -52,7 +51,6 @@ class Elias(Stage):
     """
 
     name: ClassVar[str] = "elias"
-    splits: ClassVar[bool] = True
     accepts: ClassVar[frozenset[Kind]] = frozenset({"symbols"})
 
     @property

@@ -17,7 +17,6 @@ class _Cast(Stage):
 
     kind: ClassVar[Kind]
     additive: ClassVar[bool] = True
-    splits: ClassVar[bool] = True
 
     @property
     def feeds(self) -> bool:

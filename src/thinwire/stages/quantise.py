@@ -1,5 +1,6 @@
 """Stochastic quantisers with one scale for each bucket: QSGD, NUQSGD, TernGrad, and 1-bit SGD."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal, cast
@@ -11,8 +12,11 @@ from thinwire.core.options import choice, number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.kernels import quantise
+from thinwire.kernels.shares import largest_magnitude
 
 Norm = Literal["max", "l2"]
+
+_NEAR_OVERFLOW = 2.0**127
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,7 +28,6 @@ class Bucketed(Stage):
 
     scale_bytes: ClassVar[int] = 4
     signed: ClassVar[bool] = True
-    splits: ClassVar[bool] = True
 
     def width(self) -> int:
         raise NotImplementedError
@@ -57,6 +60,12 @@ class Bucketed(Stage):
         self.dequantise_from(message[:scales], message[scales:], scene, out, add)
         return True
 
+    def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
+        """No number is larger than the scale of its bucket, but for rounding."""
+        scales = message[: int(self.side(scene.spec))].clone().view(torch.float32)
+        largest = float(largest_magnitude(scales))
+        return largest < math.inf if largest < _NEAR_OVERFLOW or largest == math.inf else None
+
     def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
@@ -79,6 +88,7 @@ class QSGD(Bucketed):
     """
 
     name: ClassVar[str] = "qsgd"
+    divides: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(4, low=2, high=8, whole=True, help="bits of a number, one of them its sign")
@@ -102,8 +112,8 @@ class QSGD(Bucketed):
         quantise.uniform_dequantise(symbols, scales, self.bits, self.bucket, out, add)
 
     def quantise_into(self, x: Tensor, scene: Scene, scales: Tensor, packed: Tensor) -> None:
-        norm = cast(Norm, self.norm)
-        quantise.uniform_encode(x, self.bits, self.bucket, norm, scene.key(), scene.base, scales, packed)
+        norm, key = cast(Norm, self.norm), scene.key()
+        quantise.uniform_encode(x, self.bits, self.bucket, norm, key, scene.base, scales, packed, scene.divisor)
 
     def dequantise_from(self, scales: Tensor, packed: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         quantise.uniform_decode(scales, packed, self.bits, self.bucket, out, add)
@@ -119,6 +129,7 @@ class NUQSGD(Bucketed):
     """
 
     name: ClassVar[str] = "nuqsgd"
+    divides: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(4, low=2, high=8, whole=True, help="bits of a number, one of them its sign")
@@ -153,10 +164,10 @@ class NUQSGD(Bucketed):
     def quantise_into(self, x: Tensor, scene: Scene, scales: Tensor, packed: Tensor) -> None:
         key, base, norm = scene.key(), scene.base, cast(Norm, self.norm)
         if self.base == 0.5:
-            quantise.exponential_encode(x, self.bits, self.bucket, norm, key, base, scales, packed)
+            quantise.exponential_encode(x, self.bits, self.bucket, norm, key, base, scales, packed, scene.divisor)
         else:
             levels = exponential_levels(self.base, self.bits).to(x.device)
-            quantise.levels_encode(x, levels, self.bits, self.bucket, norm, key, base, scales, packed)
+            quantise.levels_encode(x, levels, self.bits, self.bucket, norm, key, base, scales, packed, scene.divisor)
 
     def dequantise_from(self, scales: Tensor, packed: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         if self.base == 0.5:

@@ -38,7 +38,6 @@ class RangeFloat(Stage):
     """
 
     name: ClassVar[str] = "rangefloat"
-    splits: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(8, low=4, high=16, whole=True, help="bits of a number")

@@ -79,13 +79,12 @@ def _world(group: dist.ProcessGroup | None) -> "Distributed":
 
 @dataclass
 class Counters:
-    """Bytes, rounds and seconds of communication; `first_seconds` is the time before the first round of a drive."""
+    """Bytes, rounds and seconds of communication."""
 
     sent: int = 0
     received: int = 0
     rounds: int = 0
     seconds: float = 0.0
-    first_seconds: float = 0.0
 
 
 class Distributed:
@@ -116,16 +115,12 @@ class Distributed:
         """Run rounds to their end; what they took of the world's buffers is theirs until the next ones begin."""
         self.buffers.reset()
         reply: Any = None
-        began: float | None = perf_counter()
         while True:
             try:
                 op = rounds.send(reply)
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if began is not None:
-                self._counters.first_seconds += perf_counter() - began
-                began = None
             reply = self.perform(op)
 
     def perform(self, op: Op) -> Any:
@@ -246,10 +241,11 @@ class Distributed:
     def _exchange(
         self, flat: Tensor, count: int, op: SendRecv, meanwhile: Callable[[], Any] | None
     ) -> Callable[[], tuple[Tensor, Any]]:
-        incoming = torch.empty(count, dtype=flat.dtype, device=flat.device)
+        incoming = self.buffers.empty(count, flat.dtype, flat.device)
         to, source = (r if self.group is None else dist.get_global_rank(self.group, r) for r in (op.to, op.source))
+        # to receive comes first: Gloo sends at once where the receiver is known to wait, else it asks
         works = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, flat, to, self.group), dist.P2POp(dist.irecv, incoming, source, self.group)]
+            [dist.P2POp(dist.irecv, incoming, source, self.group), dist.P2POp(dist.isend, flat, to, self.group)]
         )
 
         def finish() -> tuple[Tensor, Any]:

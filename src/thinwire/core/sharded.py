@@ -1,0 +1,227 @@
+"""The sharded sum: rank j sums shard j of all ranks in fp32, encodes the sum once, and sends it to all.
+
+Short messages go in two rounds, an all-to-all and an all-gather. Long ones go hop by hop: in hop h every rank sends to
+the h-th rank after it and receives from the h-th before it. So each receiver has one sender at a time, where an
+all-to-all lets all senders meet at one switch port and lose packets; and while a message travels, the next one is
+encoded and the one before decoded.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from thinwire.core.buffers import Buffers
+from thinwire.core.ops import AllGather, AllToAll, Rounds, SendRecv
+from thinwire.core.spec import Size, Spec
+from thinwire.core.stage import Stage
+from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size
+from thinwire.kernels.shares import share_into
+
+Want: TypeAlias = Literal["nothing", "own", "left"]
+
+SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so that draws stay independent
+LONG = 1 << 17  # bytes from which a message is worth a hop of its own
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers to be summed, memory for the sum, and what is wanted of this rank's contribution.
+
+    own       it is written into `own`
+    left      it is taken off y
+    nothing   y may be overwritten
+    """
+
+    links: Sequence[Link]
+    y: Tensor
+    total: Tensor
+    own: Tensor
+    want: Want
+    buffers: Buffers
+
+    def empty(self, numel: int) -> Tensor:
+        return self.buffers.empty(numel, self.y.dtype, self.y.device)
+
+
+def sharded(numbers: Numbers, rank: int, ranks: int) -> Rounds[bool | None]:
+    """Write the sum into `numbers.total`; returns whether it is finite, if its messages tell."""
+    work = _Sharded(numbers, rank, ranks)
+    in_hops = ranks > 1 and work.cut.full >= LONG
+    yield from work.scattered_in_hops() if in_hops else work.scattered_at_once()
+    # the sum is encoded once, and everyone, the owner too, decodes the same bytes
+    sealed = work.cut.encoded(work.sum, rank, SECOND_ENCODING)
+    yield from work.gathered_in_hops(sealed) if in_hops else work.gathered_at_once(sealed)
+    work.book_second_encoding()
+    return work.finite
+
+
+class _Sharded:
+    """One rank's part in a sharded sum."""
+
+    def __init__(self, numbers: Numbers, rank: int, ranks: int) -> None:
+        self.numbers, self.rank, self.ranks = numbers, rank, ranks
+        y = numbers.y
+        self.cut = Cut(numbers.links, y.numel(), ranks, numbers.buffers, y.device)
+        self.others = [(rank + hop) % ranks for hop in range(1, ranks)]
+        self.finite: bool | None = True
+        low, high = self.cut.shards[rank]
+        self.sum = y[low:high]  # this rank's own share needs no encoding: it does not travel
+        divisor = numbers.links[0].scene.divisor
+        if divisor > 1:
+            share_into(y[low:high], divisor, None, out := numbers.empty(high - low))
+            self.sum = out
+        elif numbers.want != "nothing":
+            self.sum = numbers.empty(high - low).copy_(self.sum)
+
+    # First half: shards go to their owners, who add them up.
+
+    def scattered_at_once(self) -> Rounds[None]:
+        parts: list[list[Tensor]] = [[] for _ in range(self.ranks)]
+        for j in self.others:
+            parts[j] = [self._message(j)]
+        received = yield AllToAll(parts, self.cut.exact)
+        for j in reversed(self.others):
+            self._add(received[j][0])
+
+    def scattered_in_hops(self) -> Rounds[None]:
+        message: Tensor | None = self._message(self.others[0])
+        arrived: Tensor | None = None
+        for hop in range(1, self.ranks):
+
+            def meanwhile(hop: int = hop, arrived: Tensor | None = arrived) -> Tensor | None:
+                following = self._message(self.others[hop]) if hop < self.ranks - 1 else None
+                if arrived is not None:
+                    self._add(arrived)
+                return following
+
+            assert message is not None
+            (arrived,), message = yield self._hop(hop, message, meanwhile)
+        assert arrived is not None
+        self._add(arrived)
+
+    def _message(self, j: int) -> Tensor:
+        """This rank's numbers of shard j, encoded; what it thereby delivers is booked."""
+        numbers = self.numbers
+        low, high = self.cut.shards[j]
+        message = self.cut.encoded(numbers.y[low:high], j)
+        if numbers.want == "own":
+            self.cut.decode(message, numbers.own[low:high], j, add=False)
+        elif numbers.want == "left":
+            delivered = numbers.total[: high - low]  # memory that is needed much later
+            self.cut.decode(message, delivered, j, add=False)
+            numbers.y[low:high].sub_(delivered)
+        return message
+
+    def _add(self, message: Tensor) -> None:
+        self.cut.decode(message, self.sum, self.rank, add=True)
+
+    # Second half: owners send their sums to all.
+
+    def gathered_at_once(self, sealed: Tensor) -> Rounds[None]:
+        gathered = yield AllGather([sealed], self.cut.exact)
+        for j in range(self.ranks):
+            self._put(gathered[j][0], j)
+
+    def gathered_in_hops(self, sealed: Tensor) -> Rounds[None]:
+        arrived, source = sealed, self.rank
+        for hop in range(1, self.ranks):
+
+            def meanwhile(arrived: Tensor = arrived, source: int = source) -> None:
+                self._put(arrived, source)
+
+            (arrived,), _ = yield self._hop(hop, sealed, meanwhile)
+            source = (self.rank - hop) % self.ranks
+        self._put(arrived, source)
+
+    def _put(self, sealed: Tensor, j: int) -> None:
+        low, high = self.cut.shards[j]
+        self.cut.decode(sealed, self.numbers.total[low:high], j, add=False)
+        if self.finite:
+            self.finite = self.cut.tells_finite(sealed, j)
+
+    def book_second_encoding(self) -> None:
+        """Its error is the owner's: sum - total on the owner's shard."""
+        numbers = self.numbers
+        low, high = self.cut.shards[self.rank]
+        if numbers.want == "own":
+            torch.sub(numbers.y[low:high], self.sum.sub_(numbers.total[low:high]), out=numbers.own[low:high])
+        elif numbers.want == "left":
+            torch.sub(self.sum, numbers.total[low:high], out=numbers.y[low:high])
+
+    def _hop(self, hop: int, message: Tensor, meanwhile: Callable[[], Tensor | None]) -> SendRecv:
+        sizes = [message.numel()] if self.cut.exact else None
+        to, source = (self.rank + hop) % self.ranks, (self.rank - hop) % self.ranks
+        return SendRecv([message], to, source, sizes, meanwhile)
+
+
+def shard_length(wire: Sequence[Stage], spec: Spec, ranks: int) -> int:
+    """ceil(n/P) numbers, rounded up to what the first wire stage wants to keep together."""
+    grain = wire[0].grain(spec) if wire else 1
+    grains = -(-spec.numel // grain)
+    return -(-grains // ranks) * grain
+
+
+class Cut:
+    """Numbers cut into a shard for each rank; the last ones may be shorter or empty.
+
+    In chains of fixed size a shorter shard's message is filled up, so that all of one round are equally long.
+    """
+
+    def __init__(self, links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> None:
+        spec = replace(links[0].scene.spec, numel=numel)
+        shard = shard_length([link.stage for link in links], spec, ranks)
+        self.shards = [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
+        self.links, self.buffers, self.device = links, buffers, device
+        self.full = size_of(links, self.shards[0][1])
+        self.exact = self.full.exact
+
+    def encoded(self, values: Tensor, j: int, salt: int = 0) -> Tensor:
+        """The message of shard j; `salt` tells further encodings of the same numbers apart, which are sums by then."""
+        links = self._moved(j, stream=salt, divisor=1 if salt else self.links[0].scene.divisor)
+        if not self.exact:
+            return encode_message(links, values)
+        message = self.buffers.empty(int(self.full), torch.uint8, self.device)
+        encode_message_into(links, values, message)
+        return message
+
+    def decode(self, message: Tensor, out: Tensor, j: int, add: bool) -> None:
+        links = self._moved(j)
+        decode_message(links, self._trimmed(message, out.numel()), out, add)
+
+    def tells_finite(self, message: Tensor, j: int) -> bool | None:
+        """Whether what a message decodes to is finite, if it can be told from its bytes."""
+        if len(self.links) > 1:
+            return None
+        (link,) = self._moved(j)
+        return link.stage.tells_finite(self._trimmed(message, link.scene.spec.numel), link.scene)
+
+    def _trimmed(self, message: Tensor, numel: int) -> Tensor:
+        return message[: size_of(self.links, numel)] if self.exact else message
+
+    def _moved(self, j: int, stream: int = 0, divisor: int = 1) -> list[Link]:
+        """The links as they work on shard j."""
+        low, high = self.shards[j]
+        specs = _specs(tuple(link.stage for link in self.links), self.links[0].scene.spec, high - low)
+        return [
+            Link(stage, scene.moved(spec=spec, base=scene.base + low, stream=scene.stream + stream, divisor=divisor))
+            for (stage, scene), spec in zip(self.links, specs, strict=False)
+        ]
+
+
+@lru_cache(maxsize=4096)
+def _specs(stages: tuple[Stage, ...], spec: Spec, numel: int) -> tuple[Spec, ...]:
+    """What each stage sees of `numel` numbers that are like those of `spec`."""
+    specs = [replace(spec, numel=numel, shape=())]
+    for stage in stages:
+        specs.append(stage.out(specs[-1]))
+    return tuple(specs)
+
+
+def size_of(links: Sequence[Link], numel: int) -> Size:
+    """Bytes of the message of `numel` numbers."""
+    stages = tuple(link.stage for link in links)
+    return message_size(stages, _specs(stages, links[0].scene.spec, numel)[0])

@@ -1,0 +1,131 @@
+"""The sharded sum: hop by hop or at once, it is the same sum, in messages of which no two meet at one receiver."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contract.rows import ROWS, gradients, simulate
+from thinwire.core import sharded
+from thinwire.core.average import Turn, average
+from thinwire.core.codec import Codec
+from thinwire.core.ops import SendRecv
+from thinwire.core.sharded import Cut
+from thinwire.core.slot import Slot
+from thinwire.core.together import together
+from thinwire.worlds.simulated import Outcome, run
+
+WIRED = [row for row in ROWS if Codec.parse(row).wire]
+
+
+def two_steps(row: str, ranks: int, shape: tuple[int, ...]) -> Outcome:
+    slots = None
+    for step in range(2):
+        outcome = simulate(row, gradients(ranks, shape, seed=step), slots=slots, step=step, reduction="sharded")
+        slots = outcome.slots
+    return outcome
+
+
+@pytest.mark.parametrize("row", WIRED)
+@pytest.mark.parametrize(("ranks", "shape"), [(1, (33,)), (2, (40, 7)), (3, (1000,)), (5, (3,)), (5, (37, 11))])
+def test_hops_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = two_steps(row, ranks, shape)
+    monkeypatch.setattr(sharded, "LONG", 1)
+    in_hops = two_steps(row, ranks, shape)
+    assert in_hops.sent == at_once.sent
+    for rank in range(ranks):
+        assert torch.equal(in_hops.means[rank], at_once.means[rank])
+        mine, other = in_hops.slots[rank].residual, at_once.slots[rank].residual
+        assert (mine is None) == (other is None)
+        assert mine is None or other is None or torch.equal(mine, other)
+
+
+def hops(row: str, ranks: int, numel: int) -> list[list[Any]]:
+    """The operations of every rank, in the order in which they are asked for."""
+    asked: list[list[Any]] = [[] for _ in range(ranks)]
+
+    def watched(rank: int) -> Any:
+        rounds = average(Codec.parse(row), gradients(ranks, (numel,))[rank], Slot(), Turn(rank, ranks))
+        reply = None
+        while True:
+            try:
+                op = rounds.send(reply)
+            except StopIteration as end:
+                return end.value
+            asked[rank].append(op)
+            reply = yield op
+
+    run([watched(rank) for rank in range(ranks)])
+    return asked
+
+
+def test_long_messages_have_a_receiver_of_their_own() -> None:
+    ranks, numel = 4, 2 * sharded.LONG * 4  # four bits each
+    asked = hops("qsgd(bits=4)", ranks, numel)
+    assert [len(ops) for ops in asked] == [2 * (ranks - 1)] * ranks
+    for round_of_all in zip(*asked, strict=True):
+        assert all(isinstance(op, SendRecv) for op in round_of_all)
+        assert sorted(op.to for op in round_of_all) == list(range(ranks))
+        assert all(round_of_all[op.to].source == rank for rank, op in enumerate(round_of_all))
+
+
+def test_short_messages_go_in_two_rounds() -> None:
+    assert [len(ops) for ops in hops("qsgd(bits=4)", 4, 200_000)] == [2] * 4
+
+
+def test_messages_are_made_while_others_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharded, "LONG", 1)
+    encoded: list[int] = []
+    encode = Cut.encoded
+
+    def noted(cut: Cut, values: Any, j: int, salt: int = 0) -> Any:
+        encoded.append(j)
+        return encode(cut, values, j, salt)
+
+    monkeypatch.setattr(Cut, "encoded", noted)
+    rounds = average(Codec.parse("qsgd"), torch.randn(4096), Slot(), Turn(1, 4, reduction="sharded"))
+    first = rounds.send(None)
+    assert encoded == [2]  # one message is made before the first is sent
+    assert isinstance(first, SendRecv)
+    assert first.meanwhile is not None
+    first.meanwhile()
+    assert encoded == [2, 3]
+
+
+def test_hops_of_several_tensors_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharded, "LONG", 1)
+    ranks, chains, shapes = (
+        3,
+        ["qsgd", "topk(density=0.2)", "nuqsgd(bits=3)", "qsgd | huffman"],
+        [(30,), (9, 5), (700,), (64,)],
+    )
+
+    def rounds(rank: int) -> Any:
+        turn = Turn(rank, ranks, 0, 0, "sharded")
+        return together(
+            [
+                average(Codec.parse(chain), gradients(ranks, shape, seed=i)[rank], Slot(), turn)
+                for i, (chain, shape) in enumerate(zip(chains, shapes, strict=True))
+            ]
+        )
+
+    merged, sent = run([rounds(rank) for rank in range(ranks)])
+    alone = [
+        simulate(chain, gradients(ranks, shape, seed=i), reduction="sharded")
+        for i, (chain, shape) in enumerate(zip(chains, shapes, strict=True))
+    ]
+    for rank in range(ranks):
+        assert sent[rank] == sum(outcome.sent[rank] for outcome in alone)
+        assert all(torch.equal(merged[rank][i], outcome.means[rank]) for i, outcome in enumerate(alone))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3.4e38])
+@pytest.mark.parametrize("chain", ["qsgd", "nuqsgd(bits=3, norm=l2)", "sign", "ternary", "alq(bits=3, start=1)"])
+def test_what_is_not_finite_is_told_from_the_scales(chain: str, value: float) -> None:
+    """One such number on one rank reaches all ranks; a large one is none of them."""
+    given = gradients(3, (2000,))
+    given[1][777] = value
+    outcome = simulate(chain, given)
+    finite = [bool(torch.isfinite(mean).all()) for mean in outcome.means]
+    assert finite == [value == 3.4e38] * 3
+    assert [slot.steps for slot in outcome.slots] == [int(f) for f in finite]
