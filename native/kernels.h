@@ -53,6 +53,14 @@ struct Lanes {
     uint32_t ranks;
 };
 
+// Columns of a basis; each row of the matrix is filled up with zeros to a multiple of 8 numbers. It is [length, kept]
+// for projecting, and its transpose for the way back.
+struct Basis {
+    const float *columns;
+    size_t length;
+    size_t kept;
+};
+
 struct Kernels {
     void (*encode)(const Scaled &, const float *x, size_t n, Draw, uint8_t *scales, Symbols to);
     void (*decode)(const Scaled &, const uint8_t *scales, Symbols from, float *out, size_t n, bool add);
@@ -67,6 +75,10 @@ struct Kernels {
     void (*lengthen)(bool brain, const uint8_t *in, size_t n, float *out, bool add);
     void (*lanes_encode)(const Lanes &, const float *x, size_t n, Draw, size_t begin, size_t end, int32_t *lanes);
     void (*lanes_decode)(const Lanes &, const int32_t *lanes, size_t n, size_t begin, size_t end, float *out, bool add);
+    void (*basis_project)(const Basis &, const float *x, size_t rows, const float *offset, float part, float *out);
+    void (*basis_rebuild)(const Basis &, const float *q, size_t rows, const float *mean, float part, const float *given,
+                          float *out);
+    void (*scatter)(const float *given, size_t n, const int64_t *at, const float *values, size_t count, float *out);
 };
 
 // nullptr where the compiler cannot build that variant.

@@ -63,11 +63,15 @@ inline void fetch_block(const float *x) {
 #include "share_loops.h"
 #include "cast_loops.h"
 #include "lane_loops.h"
+#include "stream_stores.h"
+#include "basis_loops.h"
+#include "scatter_loops.h"
 
 }  // namespace
 
 const Kernels table = {encode, decode,    range_encode, range_decode, repack,       sum_of_squares, clip,
-                       share,  magnitude, shorten,      lengthen,     lanes_encode, lanes_decode};
+                       share,  magnitude, shorten,      lengthen,     lanes_encode, lanes_decode,   basis_project,
+                       basis_rebuild, scatter};
 
 }  // namespace THINWIRE_VARIANT
 }  // namespace thinwire

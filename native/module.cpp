@@ -12,6 +12,7 @@ void bind_coders(nb::module_ &m);
 void bind_integers(nb::module_ &m);
 void bind_shares(nb::module_ &m);
 void bind_casts(nb::module_ &m);
+void bind_basis(nb::module_ &m);
 
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of thinwire; thinwire.kernels.reference is their specification.";
@@ -23,4 +24,5 @@ NB_MODULE(_native, m) {
     bind_integers(m);
     bind_shares(m);
     bind_casts(m);
+    bind_basis(m);
 }

@@ -74,6 +74,21 @@ void scatter_add(FloatsOut out, Positions indices, Floats values, size_t group) 
             for (size_t j = 0; j < group; j++) to[at[i] * group + j] += from[i * group + j];
 }
 
+// out = given (zeros without it) with values added at ascending positions; false: they are not ascending.
+bool scatter(uintptr_t given, Positions indices, Floats values, FloatsOut out) {
+    nb::gil_scoped_release release;
+    const int64_t *at = indices.data();
+    const size_t n = out.size(), count = indices.size();
+    bool ascending = true;
+    for (size_t i = 1; i < count; i++) ascending &= at[i - 1] < at[i];
+    if (!ascending) return false;
+    if (values.size() != count || (count && (at[0] < 0 || uint64_t(at[count - 1]) >= n)))
+        throw thinwire::CodecError("Every value needs a position inside the tensor; check indices and values.");
+    thinwire::expect_to_fill(out.data(), out.nbytes());
+    thinwire::kernels().scatter(reinterpret_cast<const float *>(given), n, at, values.data(), count, out.data());
+    return true;
+}
+
 size_t union_ascending(Positions a, Positions b, PositionsOut out) {
     nb::gil_scoped_release release;
     if (out.size() < a.size() + b.size())
@@ -95,6 +110,8 @@ void bind_sparse(nb::module_ &m) {
           nb::arg("ranks"), nb::arg("out").noconvert());
     m.def("scatter_add", &scatter_add, nb::arg("out").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("values").noconvert(), nb::arg("group"));
+    m.def("scatter", &scatter, nb::arg("given"), nb::arg("indices").noconvert(), nb::arg("values").noconvert(),
+          nb::arg("out").noconvert());
     m.def("union_ascending", &union_ascending, nb::arg("a").noconvert(), nb::arg("b").noconvert(),
           nb::arg("out").noconvert());
 }

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.kernels.numbers import same
 from thinwire.errors import CodecError
 from thinwire.kernels import sparse
 from thinwire.kernels.reference import sparse as reference
@@ -155,6 +156,33 @@ def test_scatter_add_refuses_positions_outside_and_changes_nothing(indices: list
         with pytest.raises(CodecError, match="position inside"):
             add(out, torch.tensor(indices), torch.ones(2))
         assert torch.equal(out, torch.zeros(3))
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 1023, 1024, 1025, 5000, 1_100_003])
+def test_scatter_is_a_copy_and_an_addition(n: int, variant: str) -> None:
+    g = torch.Generator().manual_seed(n)
+    given = torch.randn(n, generator=g)
+    ascending = (torch.rand(n, generator=g) < 0.1).nonzero().view(-1)
+    for indices in (ascending, ascending.flip(0), torch.arange(n), ascending[:0]):
+        values = torch.randn(indices.numel(), generator=g)
+        for before in (None, given):
+            expected = torch.zeros(n) if before is None else before.clone()
+            expected[indices] += values
+            for scatter in (sparse.scatter, reference.scatter):
+                out = torch.full((n + 1,), torch.nan)
+                scatter(before, indices, values, out[:n])
+                assert same(out[:n], expected)
+                scatter(before, indices, values, out[1:])  # at an address that is no multiple of a register
+                assert same(out[1:], expected)
+
+
+@pytest.mark.parametrize("indices", [[0, 3], [-1, 0], [0, 1, 2], [1, 5], [3, 0]])
+def test_scatter_refuses_what_does_not_fit(indices: list[int]) -> None:
+    for scatter in (sparse.scatter, reference.scatter):
+        with pytest.raises(CodecError, match="position inside"):
+            scatter(None, torch.tensor(indices), torch.ones(2), torch.zeros(3))
+    with pytest.raises(CodecError, match="must have this shape"):
+        sparse.scatter(torch.zeros(4), torch.tensor([0]), torch.ones(1), torch.zeros(3))
 
 
 @given(st.sets(st.integers(0, 80)), st.sets(st.integers(0, 80)))

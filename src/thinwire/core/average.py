@@ -58,7 +58,8 @@ def average(
     total, own, finite = yield from _reduce(path, y, turn, want, landing)
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
-    if all_finite(mean) if finite is None or back else finite:
+    spread = all(codec.stages[i].spreads for i in back)  # then the mean is as finite as the sum
+    if finite if spread and finite is not None else all_finite(total if spread else mean):
         if want != "nothing":
             missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given, own, turn)
             if turn.measure:
@@ -180,21 +181,19 @@ def _given(
     share, residual = turn.empty(landing), slot.residual
     if residual is not None and residual.dtype != share.dtype:
         residual = residual.float()
-    simple = all(codec.stages[i].takes_as_given for i in codec.working)
-    if not share_into(flat, turn.ranks, residual if simple else None, share):
-        # whatever the chain selects or sends, the others must see it
-        return share.fill_(float("nan")), None
-    if simple:
-        return share, None
-    for i in codec.working:
-        share = codec.stages[i].accumulate(share, scenes[i])
-    if residual is None:
-        return share, None
     released = residual
     for i in codec.working:
-        released = codec.stages[i].release(released, scenes[i])
-    share += released
-    return share, None if released is residual else residual - released
+        released = None if released is None else codec.stages[i].release(released, scenes[i])
+    simple = not any(codec.stages[i].accumulates(scenes[i]) for i in codec.working)
+    if not share_into(flat, turn.ranks, released if simple else None, share):
+        # whatever the chain selects or sends, the others must see it
+        return share.fill_(float("nan")), None
+    if not simple:
+        for i in codec.working:
+            share = codec.stages[i].accumulate(share, scenes[i])
+        if released is not None:
+            share += released
+    return share, None if released is None or residual is None or released is residual else residual - released
 
 
 def _encoder_divides(codec: Codec, flat: Tensor, slot: Slot, turn: Turn) -> bool:

@@ -157,8 +157,9 @@ class Stage:
     input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
     touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
-    gives a wire stage its meaning, taken unless another is asked for.
-    `parted`: it has `parts`. `divides`: its `encode_into`, or its parts', divides by the scene's divisor first.
+    gives a wire stage its meaning, taken unless another is asked for. `parted`: it has `parts`. `spreads`: what it
+    decodes are the numbers it receives, and zeros. `divides`: its `encode_into`, or its parts', divides by the scene's
+    divisor first.
     """
 
     name: ClassVar[str] = ""
@@ -171,6 +172,7 @@ class Stage:
     standalone: ClassVar[bool] = True
     divides: ClassVar[bool] = False
     parted: ClassVar[bool] = False
+    spreads: ClassVar[bool] = False
     prefers: ClassVar[str | None] = None
     accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})
     shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default
@@ -245,6 +247,10 @@ class Stage:
         """Follow a change of the loss scale: state that was measured in the gradient's unit is multiplied."""
 
     # Work. None of these may change the state, except the last two, which run after the result is known.
+
+    def accumulates(self, scene: Scene) -> bool:
+        """Whether `accumulate` has anything to do in this step; without it the share takes one pass over memory."""
+        return type(self).accumulate is not Stage.accumulate
 
     def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
         """What enters the residual in place of this rank's share of the gradient (momentum correction)."""

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from thinwire.errors import CodecError
 from thinwire.kernels.native import native_for
 from thinwire.kernels.reference import sparse as reference
 from thinwire.kernels.reference.bitstream import MOST_ELEMENTS
@@ -43,6 +44,20 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, group: int = 1) ->
         reference.scatter_add(out, indices, values, group)
     else:
         native.scatter_add(out, indices, values, group)
+
+
+def scatter(given: Tensor | None, indices: Tensor, values: Tensor, out: Tensor) -> None:
+    """out = given, or zeros without it, with values[i] added at indices[i]; positions are unique.
+
+    One pass over memory if they ascend. `out` shares no memory with `given`.
+    """
+    if given is not None and (given.shape != out.shape or given.dtype != out.dtype):
+        raise CodecError(f"what is scattered into {tuple(out.shape)} must have this shape, not {tuple(given.shape)}.")
+    native = native_for(out, indices, values, *([] if given is None else [given]))
+    if native is None or out.dtype != torch.float32:
+        reference.scatter(given, indices, values, out)
+    elif not native.scatter(0 if given is None else given.data_ptr(), indices, values, out):
+        native.scatter_add(out.zero_() if given is None else out.copy_(given), indices, values, 1)
 
 
 def union(a: Tensor, b: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ class Importance(Stage):
     name: ClassVar[str] = "importance"
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
+    spreads: ClassVar[bool] = True
     rounds: ClassVar[int] = 1
     held: ClassVar[tuple[str, ...]] = ("velocity",)
     shown: ClassVar[tuple[str, ...]] = ("density",)
@@ -107,6 +108,9 @@ class Importance(Stage):
 
     # Work.
 
+    def accumulates(self, scene: Scene) -> bool:
+        return self.momentum > 0 or self.clip is not None
+
     def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
         gradient = clipped(gradient, self.clip, scene.ranks)
         if self.momentum == 0:
@@ -158,7 +162,7 @@ class Importance(Stage):
     def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
         if scene.context is None:
             return False
-        sparse.scatter_add(out.copy_(given), scene.context, -own)
+        sparse.scatter(given, scene.context, -own, out)
         return True
 
     def observe(self, mean: Tensor, scene: Scene) -> None:
@@ -180,12 +184,12 @@ def mask_nodes(key: int, count: int, ranks: int) -> list[int]:
 
 def scatter(values: Tensor, indices: Tensor | None, out: Tensor, add: bool) -> None:
     """Write (or add) values at their positions, with zeros elsewhere; None: at all positions."""
-    if not add:
-        out.zero_()
     if indices is None:
-        out.add_(values)
-    else:
+        out.add_(values) if add else out.copy_(values)
+    elif add:
         sparse.scatter_add(out, indices, values)
+    else:
+        sparse.scatter(None, indices, values, out)
 
 
 def _union(masks: list[Tensor]) -> Tensor:

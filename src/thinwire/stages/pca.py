@@ -21,7 +21,9 @@ from thinwire.stages.pca_basis import (
     coefficients,
     decompose,
     lay_out,
+    lost_share,
     reconstruct,
+    remainder,
     start_sampling,
     take_sample,
 )
@@ -181,15 +183,13 @@ class PCA(Stage):
 
     # Error feedback and the vote on a refresh.
 
+    def accumulates(self, scene: Scene) -> bool:
+        return self._votes(scene.state)
+
     def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
         """The share of this rank's energy that the basis loses, if a vote is due."""
         if self._votes(scene.state) and (layout := self.layout(scene.spec)) is not None:
-            basis = basis_of(scene.state)
-            rows = layout.rows(gradient)
-            centred = rows if basis.mean is None else rows - basis.mean / scene.ranks
-            energy = float(centred.square().sum())
-            kept = float(coefficients(rows, basis, scene.ranks).square().sum())
-            _step(scene).lost = 1 - kept / energy if energy > 0 else 0.0
+            _step(scene).lost = lost_share(layout.rows(gradient), basis_of(scene.state), scene)
             scene.count("lost", _step(scene).lost)
         return gradient
 
@@ -248,10 +248,12 @@ class PCA(Stage):
         if layout is not None and basis.columns is not None:
             rows = values.view(layout.count, -1)
             part = scene.contributions / scene.ranks
-            if layout.in_place and not add:
-                reconstruct(rows, basis, part, slice(0, layout.count), out.view(layout.count, layout.length))
+            in_place = layout.in_place and not add
+            to = out if in_place else scene.empty(layout.count * layout.length, out)
+            built = reconstruct(rows, basis, part, slice(0, layout.count), to.view(layout.count, layout.length))
+            if in_place:
                 return
-            values = layout.flat(reconstruct(rows, basis, part, slice(0, layout.count)))
+            values = layout.flat(built)
         if add:
             out.add_(values)
         else:
@@ -259,7 +261,15 @@ class PCA(Stage):
 
     def parts(self, x: Tensor, scene: Scene) -> Parts | None:
         layout, basis = self.layout(scene.spec), scene.context
-        return None if layout is None or basis.columns is None else Slices(layout, basis, x, scene.ranks)
+        return None if layout is None or basis.columns is None else Slices(layout, basis, x, scene)
+
+    def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
+        layout, basis = self.layout(scene.spec), scene.context
+        if layout is None or basis.columns is None or not layout.in_place:
+            return False
+        shape = layout.count, layout.length
+        remainder(given.view(shape), own.view(layout.count, -1), basis, 1 / scene.ranks, out.view(shape))
+        return True
 
 
 def _step(scene: Scene) -> _Step:

@@ -8,11 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from thinwire.core.stage import Parts, State
+from thinwire.core.stage import Parts, Scene, State
+from thinwire.kernels import basis as kernels
 
 WIDEST = 1024  # the longest automatic slice: its decomposition takes about a second on one core
 MULTIPLE = 16  # statistics take at most this many times the memory of their layer
 WIDEST_ALONE = 4096  # the same for samples of one slice, which are few
+_TOGETHER = 1 << 18  # numbers of slices whose energies are taken at once: few operations, on memory of a cache
 _CONSTANT = 1e-6  # a variance below this share of the energy is rounding
 
 
@@ -187,29 +189,54 @@ def basis_of(state: State) -> Basis:
     return Basis(state["basis"], state.get("mean"), state.get("offset"))
 
 
-def coefficients(rows: Tensor, basis: Basis, ranks: int, which: slice = slice(None)) -> Tensor:
+def coefficients(
+    rows: Tensor, basis: Basis, ranks: int, which: slice = slice(None), out: Tensor | None = None
+) -> Tensor:
     """U^T (x - mu/P) of each slice: [count, length] -> [count, d]."""
     assert basis.columns is not None
-    if basis.offset is None:
-        return rows @ basis.columns
-    return torch.addmm(basis.offset[which], rows, basis.columns, beta=-1 / ranks)
+    offset = None if basis.offset is None else basis.offset[which]
+    out = rows.new_empty(rows.shape[0], basis.columns.shape[1]) if out is None else out
+    return kernels.project(rows, basis.columns, offset, -1 / ranks, out)
 
 
 def reconstruct(rows: Tensor, basis: Basis, part: float, which: slice, out: Tensor | None = None) -> Tensor:
     """U q + mu * part of each slice: [count, d] -> [count, length]."""
     assert basis.columns is not None
-    if basis.mean is None:
-        return torch.mm(rows, basis.columns.t(), out=out)
-    return torch.addmm(basis.mean[which], rows, basis.columns.t(), beta=part, out=out)
+    out = rows.new_empty(rows.shape[0], basis.columns.shape[0]) if out is None else out
+    return kernels.rebuild(rows, basis.columns, None if basis.mean is None else basis.mean[which], part, out)
+
+
+def remainder(given: Tensor, rows: Tensor, basis: Basis, part: float, out: Tensor) -> Tensor:
+    """x - U q - mu * part of each slice: [count, length] and [count, d] -> [count, length]."""
+    assert basis.columns is not None
+    return kernels.without(given, rows, basis.columns, basis.mean, part, out)
+
+
+def lost_share(rows: Tensor, basis: Basis, scene: Scene) -> float:
+    """The share of the energy of x - mu/P outside the basis, a few slices at a time that stay in a cache."""
+    assert basis.columns is not None
+    count, length = rows.shape
+    some = min(count, max(1, _TOGETHER // length))
+    room = scene.empty(some * length, rows).view(some, length)
+    few = scene.empty(some * basis.columns.shape[1], rows).view(some, -1)
+    energy, kept = rows.new_zeros((), dtype=torch.float64), rows.new_zeros((), dtype=torch.float64)
+    for low in range(0, count, some):
+        which = slice(low, min(low + some, count))
+        x, q = rows[which], coefficients(rows[which], basis, scene.ranks, which, few[: which.stop - low])
+        if basis.mean is not None:
+            x = torch.sub(x, basis.mean[which], alpha=1 / scene.ranks, out=room[: which.stop - low])
+        energy += torch.dot(x.reshape(-1), x.reshape(-1))
+        kept += torch.dot(q.view(-1), q.view(-1))
+    return float(1 - kept / energy) if energy > 0 else 0.0
 
 
 class Slices(Parts):
     """A layer's slices, encoded and decoded a few at a time."""
 
-    def __init__(self, layout: Layout, basis: Basis, x: Tensor, ranks: int) -> None:
+    def __init__(self, layout: Layout, basis: Basis, x: Tensor, scene: Scene) -> None:
         assert basis.columns is not None
         self.grain, self.count = basis.columns.shape[1], layout.count
-        self.layout, self.basis, self.ranks = layout, basis, ranks
+        self.layout, self.basis, self.scene = layout, basis, scene
         self.given = layout.rows(x)
         self.decoded: Tensor | None = None
 
@@ -217,7 +244,9 @@ class Slices(Parts):
         self.decoded = out.view_as(self.given) if self.layout.in_place else torch.empty_like(self.given)
 
     def encode(self, low: int, high: int) -> Tensor:
-        return coefficients(self.given[low:high], self.basis, self.ranks, slice(low, high)).view(-1)
+        out = self.scene.empty((high - low) * self.grain, self.given)
+        rows, which = self.given[low:high], slice(low, high)
+        return coefficients(rows, self.basis, self.scene.ranks, which, out.view(-1, self.grain)).view(-1)
 
     def decode(self, values: Tensor, low: int, high: int) -> None:
         assert self.decoded is not None, "land comes first"

@@ -26,6 +26,7 @@ class RandomK(Stage):
     name: ClassVar[str] = "randomk"
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
+    spreads: ClassVar[bool] = True
     standalone: ClassVar[bool] = False  # the support follows from seed and step
     shown: ClassVar[tuple[str, ...]] = ("density",)
 

@@ -61,6 +61,11 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, group: int = 1) ->
     out[: groups * group].view(groups, group).index_add_(0, indices, values.view(-1, group))
 
 
+def scatter(given: Tensor | None, indices: Tensor, values: Tensor, out: Tensor) -> None:
+    """out = given, or zeros without it, with values[i] added at indices[i]; positions are unique."""
+    scatter_add(out.zero_() if given is None else out.copy_(given), indices, values)
+
+
 def union(a: Tensor, b: Tensor) -> Tensor:
     """Ascending positions that are in a or b, both ascending and without repetition."""
     positions: Tensor = torch.unique(torch.cat([a, b]))
