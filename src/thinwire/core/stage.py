@@ -149,11 +149,13 @@ class Stage:
     `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
     touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
     gives a wire stage its meaning, taken unless another is asked for. `splits`: a long tensor may be encoded in chunks.
-    `parted`: it has `parts`.
+    `parted`: it has `parts`. `orthonormal`: a fixed linear map that keeps lengths, without state or context, so that
+    a residual can stay behind it.
     """
 
     name: ClassVar[str] = ""
     additive: ClassVar[bool] = False
+    orthonormal: ClassVar[bool] = False
     wire: ClassVar[bool] = True
     rounds: ClassVar[int] = 0
     settles: ClassVar[bool] = False

@@ -26,6 +26,7 @@ class Chunked(Stage):
     """
 
     additive: ClassVar[bool] = True
+    orthonormal: ClassVar[bool] = True
 
     chunk: int = number(4096, low=2, high=2**24, whole=True, help="numbers transformed together; a power of two")
 
