@@ -56,22 +56,69 @@ bool most_important(Floats v, Floats w, double floor, float ranks, PositionsOut 
                                     out.data());
 }
 
-// Position i stands for `group` neighbours. Checks all positions before it changes anything.
-void scatter_add(FloatsOut out, Positions indices, Floats values, size_t group) {
-    nb::gil_scoped_release release;
-    const size_t n = out.size() / group, count = indices.size();
-    const int64_t *at = indices.data();
-    bool inside = values.size() == count * group;
-    for (size_t i = 0; i < count; i++) inside &= uint64_t(at[i]) < n;
+void expect_places(const Positions &indices, size_t groups, size_t values, size_t group) {
+    bool inside = values == indices.size() * group;
+    for (size_t i = 0; i < indices.size(); i++) inside &= uint64_t(indices.data()[i]) < groups;
     if (!inside)
         throw thinwire::CodecError("Every value needs a position inside the tensor; check indices and values.");
-    float *to = out.data();
-    const float *from = values.data();
-    if (group == 1)
+}
+
+// Position i stands for `group` neighbours, most often one or two.
+void add_groups(float *to, const int64_t *at, const float *from, size_t count, size_t group) {
+    if (group == 1) {
         for (size_t i = 0; i < count; i++) to[at[i]] += from[i];
-    else
+    } else if (group == 2) {
+        for (size_t i = 0; i < count; i++) {
+            to[2 * at[i]] += from[2 * i];
+            to[2 * at[i] + 1] += from[2 * i + 1];
+        }
+    } else {
         for (size_t i = 0; i < count; i++)
             for (size_t j = 0; j < group; j++) to[at[i] * group + j] += from[i * group + j];
+    }
+}
+
+// Checks all positions before it changes anything, as the next one does.
+void scatter_add(FloatsOut out, Positions indices, Floats values, size_t group) {
+    nb::gil_scoped_release release;
+    expect_places(indices, out.size() / group, values.size(), group);
+    add_groups(out.data(), indices.data(), values.data(), indices.size(), group);
+}
+
+// The same onto zeros, which are written block by block, shortly before their places are needed: positions ascend.
+void scatter(FloatsOut out, Positions indices, Floats values, size_t group) {
+    nb::gil_scoped_release release;
+    constexpr size_t kStride = 4096;
+    const size_t n = out.size(), count = indices.size();
+    expect_places(indices, n / group, values.size(), group);
+    const int64_t *at = indices.data();
+    size_t done = 0;
+    for (size_t low = 0; low < n; low += kStride * group) {
+        const size_t high = std::min(n, low + kStride * group), begin = done;
+        std::fill(out.data() + low, out.data() + high, 0.0f);
+        const int64_t end = int64_t(low / group + kStride);
+        while (done < count && at[done] < end) done++;
+        add_groups(out.data(), at + begin, values.data() + begin * group, done - begin, group);
+    }
+}
+
+void gather(Floats x, Positions indices, FloatsOut out, size_t group) {
+    nb::gil_scoped_release release;
+    expect_places(indices, x.size() / group, out.size(), group);
+    const float *from = x.data();
+    const int64_t *at = indices.data();
+    float *to = out.data();
+    if (group == 2)
+        for (size_t i = 0; i < indices.size(); i++) std::memcpy(to + 2 * i, from + 2 * at[i], 8);
+    else
+        for (size_t i = 0; i < indices.size(); i++) std::copy_n(from + at[i] * group, group, to + i * group);
+}
+
+// The key of the largest.
+uint32_t squared_lengths(Floats x, FloatsOut out) {
+    if (x.size() != 2 * out.size()) throw thinwire::CodecError("Every pair has one length; give that much memory.");
+    nb::gil_scoped_release release;
+    return thinwire::squared_lengths(x.data(), out.size(), out.data());
 }
 
 size_t union_ascending(Positions a, Positions b, PositionsOut out) {
@@ -95,6 +142,11 @@ void bind_sparse(nb::module_ &m) {
           nb::arg("ranks"), nb::arg("out").noconvert());
     m.def("scatter_add", &scatter_add, nb::arg("out").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("values").noconvert(), nb::arg("group"));
+    m.def("scatter", &scatter, nb::arg("out").noconvert(), nb::arg("indices").noconvert(),
+          nb::arg("values").noconvert(), nb::arg("group"));
+    m.def("gather", &gather, nb::arg("x").noconvert(), nb::arg("indices").noconvert(), nb::arg("out").noconvert(),
+          nb::arg("group"));
+    m.def("squared_lengths", &squared_lengths, nb::arg("x").noconvert(), nb::arg("out").noconvert());
     m.def("union_ascending", &union_ascending, nb::arg("a").noconvert(), nb::arg("b").noconvert(),
           nb::arg("out").noconvert());
 }

@@ -24,7 +24,7 @@ from thinwire.core.ring import Encodeds, part_bounds, ring
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
 from thinwire.core.staggered import staggered
-from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size
+from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size, take_off
 from thinwire.errors import CodecError
 
 Want: TypeAlias = Literal["nothing", "own", "left"]
@@ -154,9 +154,10 @@ def _gathered(chunk: _Chunk) -> Rounds[None]:
     for source, (received,) in enumerate(replies):
         decode_message(links, received, chunk.total, add=source > 0)
     if chunk.own is not None:
-        decode_message(links, message, chunk.own)
         if chunk.left:
-            y.sub_(chunk.own)
+            take_off(links, message, y, chunk.own)
+        else:
+            decode_message(links, message, chunk.own)
 
 
 def _sharded(chunk: _Chunk, rank: int, ranks: int) -> Rounds[None]:
@@ -184,10 +185,13 @@ def _sharded(chunk: _Chunk, rank: int, ranks: int) -> Rounds[None]:
     if own is not None:
         for j, message in zip(others, messages, strict=True):
             a, b = cut.shards[j]
-            cut.decode(message.bytes, own[a:b], a, add=False)
+            if chunk.left:
+                cut.take_off(message.bytes, y[a:b], own[a:b], a)
+            else:
+                cut.decode(message.bytes, own[a:b], a, add=False)
         torch.sub(y[low:high], mine.sub_(total[low:high]), out=own[low:high])
         if chunk.left:
-            y.sub_(own)
+            y[low:high].sub_(own[low:high])
 
 
 def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
@@ -294,6 +298,11 @@ class _Cut:
             message.bytes = encode_message(moved, values)
 
     def decode(self, message: Tensor, out: Tensor, base: int, add: bool) -> None:
-        if self.exact:
-            message = message[: _size(self.links, out.numel())]
-        decode_message(_moved(self.links, out.numel(), base, 0), message, out, add)
+        decode_message(_moved(self.links, out.numel(), base, 0), self._trimmed(message, out.numel()), out, add)
+
+    def take_off(self, message: Tensor, y: Tensor, scratch: Tensor, base: int) -> None:
+        take_off(_moved(self.links, y.numel(), base, 0), self._trimmed(message, y.numel()), y, scratch)
+
+    def _trimmed(self, message: Tensor, numel: int) -> Tensor:
+        """Without what fills it up."""
+        return message[: _size(self.links, numel)] if self.exact else message

@@ -150,7 +150,7 @@ class Stage:
     touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
     gives a wire stage its meaning, taken unless another is asked for. `splits`: a long tensor may be encoded in chunks.
     `parted`: it has `parts`. `orthonormal`: a fixed linear map that keeps lengths, without state or context, so that
-    a residual can stay behind it.
+    a residual can stay behind it. `sparse`: a wire stage that puts its values at positions and changes nothing else.
     """
 
     name: ClassVar[str] = ""
@@ -163,6 +163,7 @@ class Stage:
     held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
     standalone: ClassVar[bool] = True
     splits: ClassVar[bool] = False
+    sparse: ClassVar[bool] = False
     parted: ClassVar[bool] = False
     prefers: ClassVar[str | None] = None
     accepts: ClassVar[frozenset[Kind]] = frozenset({"float32"})

@@ -45,6 +45,34 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, group: int = 1) ->
         native.scatter_add(out, indices, values, group)
 
 
+def scatter(out: Tensor, indices: Tensor, values: Tensor, group: int = 1) -> None:
+    """Zero, but for `values` at their positions, which ascend."""
+    native = native_for(out, indices, values)
+    if native is None:
+        reference.scatter(out, indices, values, group)
+    else:
+        native.scatter(out, indices, values, group)
+
+
+def gather(x: Tensor, indices: Tensor, out: Tensor, group: int = 1) -> None:
+    """The values at these positions, which stand for `group` neighbours each."""
+    native = native_for(x, indices, out)
+    if native is None:
+        reference.gather(x, indices, out, group)
+    else:
+        native.gather(x, indices, out, group)
+
+
+def squared_lengths(x: Tensor, out: Tensor) -> bool:  # [2n], [n]
+    """x[2i]^2 + x[2i+1]^2; whether they order pairs as their lengths do, which very large and small ones do not."""
+    native = native_for(x, out)
+    if native is None:
+        return reference.squared_lengths(x, out)
+    low, high = reference.SQUARES
+    largest: int = native.squared_lengths(x, out)
+    return low < largest < high
+
+
 def union(a: Tensor, b: Tensor) -> Tensor:
     """Ascending positions that are in a or b, both ascending and without repetition."""
     native = native_for(a, b)
