@@ -14,7 +14,7 @@ from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError
 
-_BLOCK = 1 << 18  # numbers that are transformed at a time
+_BLOCK = 1 << 19  # numbers that are transformed at a time: enough of them that preparing a transform costs little
 
 
 @dataclass(frozen=True, repr=False)
