@@ -108,10 +108,44 @@ void read_raw(Bytes raw, uint64_t numel, int64_t *out) {
     }
 }
 
+struct RicePlace {
+    uint64_t at = 0;    // bits read so far
+    uint64_t next = 0;  // the first position that may come
+};
+
+// As many codes as lie whole in one word, then the next word: most codes are a few bits long. The last position is
+// the largest, so that the caller need look at no other.
+THINWIRE_CLONES size_t read_short_rice(Bytes stream, uint64_t k, uint64_t numel, int64_t *out, size_t count,
+                                       RicePlace *place) {
+    const uint64_t low = (uint64_t(1) << k) - 1;
+    uint64_t at = place->at, next = place->next;
+    size_t i = 0;
+    while (i < count && next <= numel && (at >> 3) + 8 <= stream.size) {
+        uint64_t w = load64(stream.data + (at >> 3)) >> (at & 7), left = 64 - (at & 7);
+        const size_t before = i;
+        while (w && i < count) {
+            const uint64_t zeros = uint64_t(__builtin_ctzll(w)), used = zeros + 1 + k;
+            if (used > left || used > 63) break;
+            next += zeros << k | (w >> zeros >> 1 & low);
+            out[i++] = int64_t(next++);
+            w >>= used;
+            left -= used;
+        }
+        at += 64 - (at & 7) - left;
+        if (i == before) break;
+    }
+    *place = {at, next};
+    return i;
+}
+
 void read_rice(Bytes stream, int k, uint64_t numel, int64_t *out, size_t count) {
     const uint64_t low = (uint64_t(1) << k) - 1, total = uint64_t(stream.size) * 8;
-    uint64_t at = 0, next = 0;
+    RicePlace place;
+    uint64_t &at = place.at, &next = place.next;
     for (size_t i = 0; i < count; i++) {
+        i += read_short_rice(stream, uint64_t(k), numel, out + i, count - i, &place);
+        if (next) expect_place(next - 1, numel);
+        if (i == count) break;
         uint64_t quotient = 0, w = window(stream, at);
         while (w == 0) {  // the unary part goes on behind this window
             quotient += 64 - (at & 7);

@@ -61,15 +61,49 @@ inline __attribute__((always_inline)) bool has_key(const float *x, size_t some, 
     return same > 0;
 }
 
-// A bit for everything of a block at or above `low`. The multiplication gathers eight bytes of 0 or 1 in the top one.
+// The multiplication gathers eight bytes of 0 or 1 in the top one.
+inline __attribute__((always_inline)) uint32_t bits_of(const uint8_t *flags) {
+    uint32_t bits = 0;
+    for (size_t j = 0; j < kBlock; j += 8) bits |= uint32_t((load64(flags + j) * 0x0102040810204080u) >> 56) << j;
+    return bits;
+}
+
+// A bit for everything of a block at or above `low`,
 inline __attribute__((always_inline)) uint32_t hits(const float *x, size_t some, uint32_t low) {
     alignas(64) uint8_t at_least[kBlock];
     for (size_t j = 0; j < some; j++) at_least[j] = int32_t(key_of(x[j])) >= int32_t(low);
     for (size_t j = some; j < kBlock; j++) at_least[j] = 0;
-    uint32_t bits = 0;
-    for (size_t j = 0; j < kBlock; j += 8)
-        bits |= uint32_t((load64(at_least + j) * 0x0102040810204080u) >> 56) << j;
-    return bits;
+    return bits_of(at_least);
+}
+
+// and for everything above `key`.
+inline __attribute__((always_inline)) uint32_t hits_above(const float *x, size_t some, uint32_t key) {
+    alignas(64) uint8_t more[kBlock];
+    for (size_t j = 0; j < some; j++) more[j] = int32_t(key_of(x[j])) > int32_t(key);
+    for (size_t j = some; j < kBlock; j++) more[j] = 0;
+    return bits_of(more);
+}
+
+// The places of the bits that are set in a byte, and how many there are.
+struct Places {
+    uint8_t at[256][8], count[256];
+    constexpr Places() : at{}, count{} {
+        for (int byte = 0; byte < 256; byte++)
+            for (uint8_t bit = 0; bit < 8; bit++)
+                if (byte >> bit & 1) at[byte][count[byte]++] = bit;
+    }
+};
+constexpr Places kPlaces;
+
+// Writes the positions of the bits, eight bits at a time and without a branch; up to eight places more are written to.
+inline __attribute__((always_inline)) size_t write_bits(uint32_t bits, int64_t from, int64_t *out) {
+    size_t found = 0;
+    for (int64_t at = from; at < from + int64_t(kBlock); at += 8, bits >>= 8) {
+        const uint8_t *places = kPlaces.at[bits & 255];
+        for (size_t j = 0; j < 8; j++) out[found + j] = at + places[j];
+        found += kPlaces.count[bits & 255];
+    }
+    return found;
 }
 
 // Appends the position and key of everything at or above `low`; returns room+1 or more when there is too much of it.
@@ -104,15 +138,11 @@ THINWIRE_CLONES size_t collect(Scored from, size_t n, uint32_t low, uint32_t *wh
 THINWIRE_CLONES size_t collect_band(const float *x, size_t n, Bracket in, uint32_t *band, size_t room, size_t *above) {
     size_t found = 0, more = 0;
     for (size_t i = 0; i < n && found <= room; i += kBlock) {
-        const size_t end = std::min(n, i + kBlock);
-        uint32_t block_more = 0;
-        for (size_t j = i; j < end; j++) {
-            const uint32_t key = key_of(x[j]);
-            band[found] = key;
-            found += key - in.low <= in.high - in.low;
-        }
-        for (size_t j = i; j < end; j++) block_more += int32_t(key_of(x[j])) > int32_t(in.high);
-        more += block_more;
+        const size_t some = std::min(kBlock, n - i);
+        const uint32_t low = some == kBlock ? hits(x + i, kBlock, in.low) : hits(x + i, some, in.low);
+        const uint32_t high = some == kBlock ? hits_above(x + i, kBlock, in.high) : hits_above(x + i, some, in.high);
+        more += size_t(__builtin_popcount(high));
+        for (uint32_t left = low & ~high; left; left &= left - 1) band[found++] = key_of(x[i + __builtin_ctz(left)]);
     }
     *above = more;
     return found;
@@ -136,12 +166,12 @@ THINWIRE_CLONES void count_around(const float *x, size_t n, uint32_t key, size_t
 
 // Writes the chosen positions among all; skips blocks that hold neither a larger key nor a tie that still counts.
 THINWIRE_CLONES void write_choice(const float *x, size_t n, Choice choice, int64_t *out, size_t k) {
-    int64_t spare[2 * kBlock];  // takes the last ones, so that the loop may write one place too far
+    int64_t spare[2 * kBlock];  // takes the last ones, so that the loop may write a few places too far
     size_t found = 0, ties = choice.ties;
     for (size_t i = 0; i < n && found < k; i += kBlock) {
         const size_t some = std::min(kBlock, n - i);
         if (some == kBlock && !any_at_least(x + i, choice.key + (ties == 0))) continue;
-        const bool near_end = k - found <= kBlock;
+        const bool near_end = k - found <= kBlock + 8;
         int64_t *to = near_end ? spare : out + found;
         size_t here = 0;
         if (ties > 0 && has_key(x + i, some, choice.key)) {
@@ -153,10 +183,10 @@ THINWIRE_CLONES void write_choice(const float *x, size_t n, Choice choice, int64
                 ties -= tie;
             }
         } else {
-            for (size_t j = i; j < i + some; j++) {
-                to[here] = int64_t(j);
-                here += key_of(x[j]) > choice.key;
-            }
+            const float *from = x + i;
+            const bool whole = some == kBlock;
+            here = write_bits(whole ? hits_above(from, kBlock, choice.key) : hits_above(from, some, choice.key),
+                              int64_t(i), to);
         }
         if (near_end) std::copy(spare, spare + std::min(here, k - found), out + found);
         found += here;
@@ -293,6 +323,15 @@ bool most_important(const float *v, const float *w, size_t n, float floor, float
 THINWIRE_CLONES void importances(const float *v, const float *w, size_t n, float floor, float ranks, float *out) {
     const Scored scores{v, w, floor, ranks};
     for (size_t i = 0; i < n; i++) out[i] = scores.at(i);
+}
+
+THINWIRE_CLONES uint32_t squared_lengths(const float *pairs, size_t n, float *out) {
+    int32_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        out[i] = pairs[2 * i] * pairs[2 * i] + pairs[2 * i + 1] * pairs[2 * i + 1];
+        most = std::max(most, int32_t(key_of(out[i])));
+    }
+    return uint32_t(most);
 }
 
 size_t count_above(const float *x, size_t n, uint32_t key) {

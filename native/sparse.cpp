@@ -56,36 +56,86 @@ bool most_important(Floats v, Floats w, double floor, float ranks, PositionsOut 
                                     out.data());
 }
 
-// Position i stands for `group` neighbours. Checks all positions before it changes anything.
-void scatter_add(FloatsOut out, Positions indices, Floats values, size_t group) {
-    nb::gil_scoped_release release;
-    const size_t n = out.size() / group, count = indices.size();
-    const int64_t *at = indices.data();
-    bool inside = values.size() == count * group;
-    for (size_t i = 0; i < count; i++) inside &= uint64_t(at[i]) < n;
+void expect_places(const Positions &indices, size_t groups, size_t values, size_t group) {
+    bool inside = values == indices.size() * group;
+    for (size_t i = 0; i < indices.size(); i++) inside &= uint64_t(indices.data()[i]) < groups;
     if (!inside)
         throw thinwire::CodecError("Every value needs a position inside the tensor; check indices and values.");
-    float *to = out.data();
-    const float *from = values.data();
-    if (group == 1)
+}
+
+// Position i stands for `group` neighbours, most often one or two.
+void add_groups(float *to, const int64_t *at, const float *from, size_t count, size_t group) {
+    if (group == 1) {
         for (size_t i = 0; i < count; i++) to[at[i]] += from[i];
-    else
+    } else if (group == 2) {
+        for (size_t i = 0; i < count; i++) {
+            to[2 * at[i]] += from[2 * i];
+            to[2 * at[i] + 1] += from[2 * i + 1];
+        }
+    } else {
         for (size_t i = 0; i < count; i++)
             for (size_t j = 0; j < group; j++) to[at[i] * group + j] += from[i * group + j];
+    }
+}
+
+// Checks all positions before it changes anything.
+void scatter_add(FloatsOut out, Positions indices, Floats values, size_t group) {
+    nb::gil_scoped_release release;
+    expect_places(indices, out.size() / group, values.size(), group);
+    add_groups(out.data(), indices.data(), values.data(), indices.size(), group);
+}
+
+// The same onto zeros, which are written block by block, shortly before their places are needed.
+void scatter_groups(float *out, size_t n, const int64_t *at, const float *values, size_t count, size_t group) {
+    constexpr size_t kStride = 4096;
+    size_t done = 0;
+    for (size_t low = 0; low < n; low += kStride * group) {
+        const size_t high = std::min(n, low + kStride * group), begin = done;
+        std::fill(out + low, out + high, 0.0f);
+        const int64_t end = int64_t(low / group + kStride);
+        while (done < count && at[done] < end) done++;
+        add_groups(out, at + begin, values + begin * group, done - begin, group);
+    }
+}
+
+void gather(Floats x, Positions indices, FloatsOut out, size_t group) {
+    nb::gil_scoped_release release;
+    expect_places(indices, x.size() / group, out.size(), group);
+    const float *from = x.data();
+    const int64_t *at = indices.data();
+    float *to = out.data();
+    if (group == 2)
+        for (size_t i = 0; i < indices.size(); i++) std::memcpy(to + 2 * i, from + 2 * at[i], 8);
+    else
+        for (size_t i = 0; i < indices.size(); i++) std::copy_n(from + at[i] * group, group, to + i * group);
+}
+
+// The key of the largest.
+uint32_t squared_lengths(Floats x, FloatsOut out) {
+    if (x.size() != 2 * out.size()) throw thinwire::CodecError("Every pair has one length; give that much memory.");
+    nb::gil_scoped_release release;
+    return thinwire::squared_lengths(x.data(), out.size(), out.data());
 }
 
 // out = given (zeros without it) with values added at ascending positions; false: they are not ascending.
-bool scatter(uintptr_t given, Positions indices, Floats values, FloatsOut out) {
+bool scatter(uintptr_t given, Positions indices, Floats values, FloatsOut out, size_t group) {
     nb::gil_scoped_release release;
     const int64_t *at = indices.data();
+    const float *base = reinterpret_cast<const float *>(given);
     const size_t n = out.size(), count = indices.size();
     bool ascending = true;
     for (size_t i = 1; i < count; i++) ascending &= at[i - 1] < at[i];
     if (!ascending) return false;
-    if (values.size() != count || (count && (at[0] < 0 || uint64_t(at[count - 1]) >= n)))
-        throw thinwire::CodecError("Every value needs a position inside the tensor; check indices and values.");
+    expect_places(indices, n / group, values.size(), group);
     thinwire::expect_to_fill(out.data(), out.nbytes());
-    thinwire::kernels().scatter(reinterpret_cast<const float *>(given), n, at, values.data(), count, out.data());
+    if (group == 1) {
+        thinwire::kernels().scatter(base, n, at, values.data(), count, out.data());
+    } else if (base) {
+        std::copy_n(base, n, out.data());
+        add_groups(out.data(), at, values.data(), count, group);
+    } else {
+        scatter_groups(out.data(), n, at, values.data(), count, group);
+    }
     return true;
 }
 
@@ -111,7 +161,10 @@ void bind_sparse(nb::module_ &m) {
     m.def("scatter_add", &scatter_add, nb::arg("out").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("values").noconvert(), nb::arg("group"));
     m.def("scatter", &scatter, nb::arg("given"), nb::arg("indices").noconvert(), nb::arg("values").noconvert(),
-          nb::arg("out").noconvert());
+          nb::arg("out").noconvert(), nb::arg("group"));
+    m.def("gather", &gather, nb::arg("x").noconvert(), nb::arg("indices").noconvert(), nb::arg("out").noconvert(),
+          nb::arg("group"));
+    m.def("squared_lengths", &squared_lengths, nb::arg("x").noconvert(), nb::arg("out").noconvert());
     m.def("union_ascending", &union_ascending, nb::arg("a").noconvert(), nb::arg("b").noconvert(),
           nb::arg("out").noconvert());
 }

@@ -150,7 +150,7 @@ def a_swapped_codec_keeps_what_is_held(rank: int, ranks: int, folder: Path) -> N
     handle = thinwire.attach(model, "topk(density=0.05)")
     p = model.module.first.weight
     local, delivered, alone = torch.zeros(2048).double(), torch.zeros(2048).double(), net()
-    plans: dict[int, Any] = {3: "topk(density=0.2) | bf16", 6: {"first.*": "sign", "*": "qsgd"}, 9: "none"}
+    plans: dict[int, Any] = {3: "fft | topk(density=0.2) | bf16", 6: {"first.*": "sign", "*": "qsgd"}, 9: "none"}
     for step in range(10):
         if step in plans:
             handle.use(plans[step])

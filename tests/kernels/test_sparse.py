@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -190,3 +190,46 @@ def test_a_union_has_every_position_once(a: set[int], b: set[int]) -> None:
     parts = [torch.tensor(sorted(part), dtype=torch.int64) for part in (a, b)]
     for union in (sparse.union, reference.union):
         assert union(*parts).tolist() == sorted(a | b)
+
+
+@given(n=st.integers(0, 10_000), group=st.sampled_from([1, 2, 3]), density=st.floats(0, 1), seed=st.integers(0, 2**31))
+@settings(deadline=None)
+def test_what_is_gathered_goes_back_between_zeros(n: int, group: int, density: float, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n * group + seed % group, generator=g)
+    indices = (torch.rand(n, generator=g) < density).nonzero().view(-1)
+    values, expected = torch.empty(indices.numel() * group), torch.empty(indices.numel() * group)
+    sparse.gather(x, indices, values, group)
+    reference.gather(x, indices, expected, group)
+    assert torch.equal(values, expected)
+    out, mirrored = torch.full_like(x, 7.0), torch.full_like(x, 7.0)
+    for before in (None, torch.randn(x.numel(), generator=g)):
+        sparse.scatter(before, indices, values, out, group)
+        reference.scatter(before, indices, values, mirrored, group)
+        assert torch.equal(out, mirrored)
+        assert before is not None or int((out != 0).sum()) == indices.numel() * group
+
+
+@pytest.mark.parametrize("indices", [[-1], [5], [2**40]])
+def test_gather_and_scatter_refuse_positions_outside(indices: list[int]) -> None:
+    x, values, at = torch.ones(10), torch.ones(2), torch.tensor(indices)
+    for kernels in (sparse, reference):
+        with pytest.raises(CodecError, match="position inside the tensor"):
+            kernels.gather(x, at, values, 2)
+        with pytest.raises(CodecError, match="position inside the tensor"):
+            kernels.scatter(None, at, values, x, 2)
+    assert torch.equal(x, torch.ones(10))
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-44, 2.0**-46, 2.0**-80, 1e18, 1e20, 0.0])
+def test_squared_lengths_are_the_references_and_know_their_limits(scale: float) -> None:
+    for n in LENGTHS:
+        for x in draws(2 * n, n)[:2]:
+            ours, theirs = torch.empty(n), torch.empty(n)
+            usable = sparse.squared_lengths(x * scale, ours)
+            assert usable == reference.squared_lengths(x * scale, theirs)
+            assert torch.equal(ours, theirs)
+            largest = float(torch.hypot(x[0::2], x[1::2]).max()) * scale if n else 0.0
+            assert usable == (2.0**-45 < largest < 1.8e19)
+    for bad in (math.nan, math.inf):
+        assert not sparse.squared_lengths(torch.tensor([1.0, 2.0, bad, 0.0]), torch.empty(2))

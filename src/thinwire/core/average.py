@@ -42,8 +42,9 @@ def average(
     """The mean of `tensor` over the ranks, with what the chain loses kept in `slot` for the next step.
 
     Divide by the number of ranks and add the residual; walk the additive stages (agree, encode); reduce; walk
-    back (decode, observe); residual = given - delivered. A non-finite value on any rank reaches every rank as
-    non-finite, and then no state changes. `out` takes the mean; it may be the tensor itself.
+    back (decode, observe); residual = given - delivered, kept behind those stages if they are orthonormal. A
+    non-finite value on any rank reaches every rank as non-finite, and then no state changes. `out` takes the mean; it
+    may be the tensor itself.
     """
     slot.open(codec, tuple(tensor.shape))
     result = torch.empty_like(tensor, memory_format=torch.contiguous_format) if out is None else out
@@ -51,10 +52,13 @@ def average(
         return result
     landing = _landing(codec, result, turn)
     scenes = _scenes(codec, slot, turn, weights)
-    given, held_back = _given(codec, tensor, slot, scenes, turn, landing)
-    path, y = yield from _walk_in(codec, scenes, given, turn)
-    want = _wanted(codec, path, turn)
-    energy = float(given.square().sum()) if turn.measure else 0.0
+    behind = turn.step >= codec.delay and codec.holds_behind(Spec.of(slot.shape))
+    carried = slot.held if behind and slot.behind else None
+    owed = slot.residual if carried is None else None
+    given, held_back = _given(codec, tensor, owed, scenes, turn, landing)
+    path, y = yield from _walk_in(codec, scenes, given, turn, carried)
+    want = _wanted(codec, path, turn, behind)
+    energy = float((y if behind else given).square().sum()) if turn.measure else 0.0
     total, own, finite = yield from _reduce(path, y, turn, want, landing)
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
@@ -64,7 +68,7 @@ def average(
             missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given, own, turn)
             if turn.measure:
                 scenes[0].notes |= {"lost": float(missing.square().sum()), "given": energy}
-            _hold(codec, slot, missing if held_back is None else missing.add_(held_back))
+            _hold(codec, slot, missing if held_back is None else missing.add_(held_back), behind)
         for i in codec.working:
             codec.stages[i].observe(mean, scenes[i])
         slot.steps += 1
@@ -84,12 +88,12 @@ def _landing(codec: Codec, result: Tensor, turn: Turn) -> Tensor:
     return turn.buffers.empty(result.numel(), dtype, result.device)
 
 
-def _wanted(codec: Codec, path: "Path", turn: Turn) -> Want:
+def _wanted(codec: Codec, path: "Path", turn: Turn, behind: bool) -> Want:
     """What must be known of this rank's contribution."""
     settling = any(codec.stages[i].settles for i in codec.working)
     if not codec.working or not (turn.measure or codec.feedback != "off" or settling):
         return "nothing"
-    return "own" if path.prefix or settling else "left"
+    return "own" if (path.prefix and not behind) or settling else "left"
 
 
 def _reduce(path: "Path", y: Tensor, turn: Turn, want: Want, landing: Tensor) -> Rounds[Reduced]:
@@ -115,8 +119,10 @@ class Path:
     parts: Parts | None = None
 
 
-def _walk_in(codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn) -> Rounds[tuple[Path, Tensor]]:
-    """Agree and encode, stage by stage, into the space where sums are taken."""
+def _walk_in(
+    codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn, carried: Tensor | None
+) -> Rounds[tuple[Path, Tensor]]:
+    """Agree and encode, stage by stage, into the space where sums are taken; `carried` is what is owed there."""
     if turn.step < codec.delay:
         return Path((), (), "summed"), y
     prefix, wire, wish = codec.prefix, Link.chain(codec, codec.tail, scenes), turn.reduction
@@ -131,6 +137,8 @@ def _walk_in(codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn) -> Rounds
             return Path(prefix, (), reduction, parts), y
         y = stage.encode(y, scene).values
         _follow(codec, scenes, i, y.numel())
+    if carried is not None:
+        y += carried
     yield from _agree_on_wire(wire, y)
     spec = wire[0].scene.spec if wire else Spec(y.numel(), bits=y.element_size() * 8)
     return Path(prefix, wire, choose_reduction([link.stage for link in wire], spec, turn.ranks, wish)), y
@@ -168,17 +176,17 @@ def _flat_weights(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _given(
-    codec: Codec, tensor: Tensor, slot: Slot, scenes: list[Scene], turn: Turn, landing: Tensor
+    codec: Codec, tensor: Tensor, residual: Tensor | None, scenes: list[Scene], turn: Turn, landing: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """This rank's share of the mean with what is owed from earlier steps, and the part of that still held back."""
     flat = tensor.detach().reshape(-1)
     if not codec.working:  # summed in place
         torch.div(flat, turn.ranks, out=landing)
-        return landing if slot.residual is None else landing.add_(slot.residual), None
-    if _encoder_divides(codec, flat, slot, turn):
+        return landing if residual is None else landing.add_(residual), None
+    if residual is None and _encoder_divides(codec, flat, turn):
         scenes[codec.working[0]].divisor = turn.ranks
         return flat, None
-    share, residual = turn.empty(landing), slot.residual
+    share = turn.empty(landing)
     if residual is not None and residual.dtype != share.dtype:
         residual = residual.float()
     released = residual
@@ -196,11 +204,11 @@ def _given(
     return share, None if released is None or residual is None or released is residual else residual - released
 
 
-def _encoder_divides(codec: Codec, flat: Tensor, slot: Slot, turn: Turn) -> bool:
+def _encoder_divides(codec: Codec, flat: Tensor, turn: Turn) -> bool:
     """Whether the gradient can be encoded where it lies: the share of it is then wanted by nobody else."""
     stage = codec.stages[codec.working[0]]
-    plain = flat.dtype == torch.float32 and slot.residual is None and turn.step >= codec.delay
-    return plain and stage.divides and len(codec.working) == 1 and codec.feedback == "off" and not turn.measure
+    alone = len(codec.working) == 1 and codec.feedback == "off" and turn.step >= codec.delay
+    return alone and stage.divides and flat.dtype == torch.float32 and not turn.measure
 
 
 def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:
@@ -266,18 +274,19 @@ def _missing(
     return missing
 
 
-def _hold(codec: Codec, slot: Slot, missing: Tensor) -> None:
+def _hold(codec: Codec, slot: Slot, missing: Tensor, behind: bool) -> None:
     """Keep what is missing for the next step, in the memory that held the last step's."""
-    if codec.feedback == "off" or missing is slot.residual:
+    if codec.feedback == "off" or missing is slot.held:
         return
     dtype = torch.bfloat16 if codec.feedback == "bf16" else torch.float32
-    held = slot.residual
+    held = slot.held
     if codec.beta != 1.0 and held is not None:
         missing = torch.lerp(held.float(), missing, codec.beta)
     if held is None or held.dtype != dtype:
-        slot.residual = missing.to(dtype, copy=True)
+        slot.held = missing.to(dtype, copy=True)
     else:
         held.copy_(missing)
+    slot.behind = behind
 
 
 def _elements_sent(codec: Codec, scenes: list[Scene]) -> dict[str, float]:

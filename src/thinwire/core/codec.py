@@ -123,6 +123,15 @@ class Codec:
             spec = self.stages[i].out(spec)
         return spec
 
+    def holds_behind(self, spec: Spec) -> bool:
+        """Whether a residual is kept in the space where sums are taken, which saves its way back and in again.
+
+        Every stage on that way must be a fixed orthonormal map that neither adds nor takes away numbers.
+        """
+        there = bool(self.prefix and self.tail) and all(self.stages[i].orthonormal for i in self.prefix)
+        asked = any(self.stages[i].settles or not self.stages[i].takes_as_given for i in self.working)
+        return there and not asked and self.beta == 1.0 and self.sum_spec(spec).numel == spec.numel
+
     def wire_bytes(self, numel: "int | Sequence[int]", world_size: int, reduction: str | None = None) -> Size:
         """Bytes a rank sends to average a tensor (given by its length or shape) once the chain has started up.
 

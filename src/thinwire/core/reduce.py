@@ -23,7 +23,7 @@ from thinwire.core.ring import Encodeds, part_bounds, ring
 from thinwire.core.sharded import SECOND_ENCODING, Cut, Numbers, Want, shard_length, sharded, size_of
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
-from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size
+from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size, take_off
 from thinwire.errors import CodecError
 from thinwire.kernels.shares import share_into
 
@@ -136,9 +136,7 @@ def _gathered(numbers: Numbers) -> Rounds[bool | None]:
     if numbers.want == "own":
         decode_message(links, message, numbers.own)
     elif numbers.want == "left":
-        own = numbers.buffers.empty(y.numel(), y.dtype, y.device)
-        decode_message(links, message, own)
-        y.sub_(own)
+        take_off(links, message, y, numbers.buffers.empty(y.numel(), y.dtype, y.device))
     return None
 
 

@@ -18,7 +18,7 @@ from thinwire.core.buffers import Buffers
 from thinwire.core.ops import AllGather, AllToAll, Rounds, SendRecv
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
-from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size
+from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size, take_off
 from thinwire.kernels.shares import share_into
 
 Want: TypeAlias = Literal["nothing", "own", "left"]
@@ -111,9 +111,8 @@ class _Sharded:
         if numbers.want == "own":
             self.cut.decode(message, numbers.own[low:high], j, add=False)
         elif numbers.want == "left":
-            delivered = numbers.total[: high - low]  # memory that is needed much later
-            self.cut.decode(message, delivered, j, add=False)
-            numbers.y[low:high].sub_(delivered)
+            scratch = numbers.total[: high - low]  # it is written much later
+            self.cut.take_off(message, numbers.y[low:high], j, scratch)
         return message
 
     def _add(self, message: Tensor) -> None:
@@ -191,6 +190,9 @@ class Cut:
     def decode(self, message: Tensor, out: Tensor, j: int, add: bool) -> None:
         links = self._moved(j)
         decode_message(links, self._trimmed(message, out.numel()), out, add)
+
+    def take_off(self, message: Tensor, y: Tensor, j: int, scratch: Tensor) -> None:
+        take_off(self._moved(j), self._trimmed(message, y.numel()), y, scratch)
 
     def tells_finite(self, message: Tensor, j: int) -> bool | None:
         """Whether what a message decodes to is finite, if it can be told from its bytes."""

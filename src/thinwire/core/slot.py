@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.spec import Spec
-from thinwire.core.stage import State
+from thinwire.core.stage import Encoded, Scene, State
 from thinwire.errors import StateError
 
 if TYPE_CHECKING:
@@ -19,16 +19,41 @@ class Slot:
     """What a segment remembers between steps. A new one is empty; `average` fills it at the first step.
 
     `chain` and `shape` say whom it belongs to; `notes` are counts of the last step (saturated values, ...). `dial`
-    is the user's, equal on all ranks: 0.5 halves what stages with a dial drop, 0 makes them drop nothing.
+    is the user's, equal on all ranks: 0.5 halves what stages with a dial drop, 0 makes them drop nothing. The residual
+    is `held` as it is, or `behind` the chain's orthonormal stages: `residual` brings it back for whoever asks.
     """
 
     chain: str = ""
     shape: tuple[int, ...] = ()
     states: list[State] = field(default_factory=list)
-    residual: Tensor | None = None
+    held: Tensor | None = None
     steps: int = 0
     notes: dict[str, float] = field(default_factory=dict)
     dial: float = 1.0
+    behind: bool = False
+
+    @property
+    def residual(self) -> Tensor | None:
+        """What was given and not delivered, in the tensor's own space; from now on it is held there."""
+        if self.behind and self.held is not None:
+            self.held = self._brought_back(self.held.float()).to(self.held.dtype)
+        self.behind = False
+        return self.held
+
+    @residual.setter
+    def residual(self, value: Tensor | None) -> None:
+        self.held, self.behind = value, False
+
+    def _brought_back(self, y: Tensor) -> Tensor:
+        from thinwire.core.codec import Codec
+
+        codec = Codec.parse(self.chain)
+        specs = codec.specs(Spec.of(self.shape))
+        for i in reversed(codec.prefix):
+            x = torch.empty_like(y)
+            codec.stages[i].decode(Encoded(y), Scene(specs[i], {}), x)
+            y = x
+        return y
 
     def open(self, codec: "Codec", shape: tuple[int, ...]) -> None:
         """Prepare an empty slot for this chain and shape, or check that a used one belongs to them."""
@@ -46,8 +71,8 @@ class Slot:
         """Follow a change of the loss scale: what is held was measured in the old unit."""
         from thinwire.core.codec import Codec
 
-        if self.residual is not None:
-            self.residual.mul_(factor)
+        if self.held is not None:
+            self.held.mul_(factor)
         for stage, state in zip(Codec.parse(self.chain).stages, self.states, strict=False):
             stage.rescale(state, factor)
 
@@ -57,9 +82,10 @@ class Slot:
             "chain": self.chain,
             "shape": list(self.shape),
             "states": [dict(state) for state in self.states],
-            "residual": _copied(self.residual),
+            "residual": _copied(self.held),
             "steps": self.steps,
             "dial": self.dial,
+            "behind": self.behind,
         }
 
     @staticmethod
@@ -76,6 +102,7 @@ class Slot:
                 _copied(residual),
                 int(saved["steps"]),
                 dial=float(saved["dial"]),
+                behind=bool(saved.get("behind", False)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as reason:
             raise StateError(f"this is not the saved state of a slot ({reason!r}).") from reason

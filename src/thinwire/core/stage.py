@@ -159,11 +159,13 @@ class Stage:
     touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
     gives a wire stage its meaning, taken unless another is asked for. `parted`: it has `parts`. `spreads`: what it
     decodes are the numbers it receives, and zeros. `divides`: its `encode_into`, or its parts', divides by the scene's
-    divisor first.
+    divisor first. `orthonormal`: a fixed linear map that keeps lengths, without state or context, so that a residual
+    can stay behind it. `sparse`: a wire stage that puts its values at positions and changes nothing else.
     """
 
     name: ClassVar[str] = ""
     additive: ClassVar[bool] = False
+    orthonormal: ClassVar[bool] = False
     wire: ClassVar[bool] = True
     rounds: ClassVar[int] = 0
     settles: ClassVar[bool] = False
@@ -171,6 +173,7 @@ class Stage:
     held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
     standalone: ClassVar[bool] = True
     divides: ClassVar[bool] = False
+    sparse: ClassVar[bool] = False
     parted: ClassVar[bool] = False
     spreads: ClassVar[bool] = False
     prefers: ClassVar[str | None] = None

@@ -99,22 +99,41 @@ def _encode_fast(stage: Stage, scene: Scene, x: Tensor) -> Tensor | None:
     return message if stage.encode_into(x, scene, message) else None
 
 
-def decode_message(links: Sequence[Link], message: Tensor, out: Tensor, add: bool = False) -> None:
-    """Write (or add) what a message says into `out`; anything malformed is a WireError and leaves no crash."""
+def take_off(links: Sequence[Link], message: Tensor, y: Tensor, scratch: Tensor) -> None:
+    """y less what a message says: of sparse messages only where they say something; `scratch` is as long as y."""
+    if links[0].stage.sparse:
+        decode_message(links, message, y, add=True, negated=True)
+    else:
+        decode_message(links, message, scratch)
+        y.sub_(scratch)
+
+
+def decode_message(
+    links: Sequence[Link], message: Tensor, out: Tensor, add: bool = False, negated: bool = False
+) -> None:
+    """Write (or add) what a message says into `out`; anything malformed is a WireError and leaves no crash.
+
+    `negated`: the other way round; the first stage is sparse.
+    """
     spec = links[0].scene.spec if links else Spec(out.numel())
     open_links: list[tuple[Link, Scene, Tensor | None]] = []
-    at = 0
+    values, at = None, 0
     for position, link in enumerate(links):
         scene = link.scene.moved(spec=spec)
-        if position == len(links) - 1 and not open_links and _decode_fast(link.stage, scene, message, out, add):
-            return
+        if position == len(links) - 1:
+            values = _decode_fast(link.stage, scene, message[at:], None if open_links else out, add)
+            if values is not None:
+                break
         side, at = _take_side(link.stage, spec, message, at)
         open_links.append((link, scene, side))
         spec = link.stage.received(side, spec)
-    values = from_bytes(message[at:], spec)
+    if values is None:
+        values = from_bytes(message[at:], spec)
     for position in range(len(open_links) - 1, -1, -1):
         link, scene, side = open_links[position]
         last = position == 0
+        if last and negated:
+            values = values.neg()
         target = out if last else empty_like_spec(scene.spec, scene.buffers, out.device)
         link.stage.decode(Encoded(values, side), scene, target, add and last)
         values = target
@@ -122,13 +141,15 @@ def decode_message(links: Sequence[Link], message: Tensor, out: Tensor, add: boo
         out.add_(values) if add else out.copy_(values)
 
 
-def _decode_fast(stage: Stage, scene: Scene, message: Tensor, out: Tensor, add: bool) -> bool:
+def _decode_fast(stage: Stage, scene: Scene, message: Tensor, out: Tensor | None, add: bool) -> Tensor | None:
+    """The last stage's numbers straight from side and payload, in `out` or else in work memory; None: not so."""
     size = fixed_size(stage, scene.spec)
     if size is None:
-        return False
+        return None
     if message.numel() != size:
         raise WireError(f"a {stage} message for {scene.spec.numel} numbers has {size} bytes; got {message.numel()}.")
-    return stage.decode_from(message, scene, out, add)
+    into = empty_like_spec(scene.spec, scene.buffers, message.device) if out is None else out
+    return into if stage.decode_from(message, scene, into, add and out is not None) else None
 
 
 def _take_side(stage: Stage, spec: Spec, message: Tensor, at: int) -> tuple[Tensor | None, int]:

@@ -66,8 +66,8 @@ class Engine:
         for name, slot in self.slots.items():
             if name in self.decisions and slot.chain == str(self.decisions[name].codec):
                 kept[name] = slot
-            elif slot.residual is not None:
-                kept[name] = Slot(residual=slot.residual)
+            elif slot.held is not None:
+                kept[name] = Slot(held=slot.residual)
         self.slots = kept
 
     def codec(self, name: str) -> Codec:
@@ -100,7 +100,7 @@ class Engine:
     def _is_coded(self, name: str) -> bool:
         """What is held for a parameter that is no longer compressed is delivered in its next step."""
         slot = self.slots.get(name)
-        return bool(self.codec(name).working) or (slot is not None and slot.residual is not None)
+        return bool(self.codec(name).working) or (slot is not None and slot.held is not None)
 
     def _slot(self, name: str) -> Slot:
         return self.slots.setdefault(name, Slot())
@@ -113,7 +113,7 @@ class Engine:
         measure = self.meter.measures(self.step)
         turn = Turn(world.rank, world.ranks, seed, self.step, measure=measure, buffers=world.buffers)
         rounds = average(self.codec(piece.name), piece.gradient, slot, turn, piece.weights, out=piece.gradient)
-        if self.drops_idle and slot.residual is not None and not bool(piece.gradient.any()):
+        if self.drops_idle and slot.held is not None and not bool(piece.gradient.any()):
             return _saving_residual(rounds, slot)
         return rounds
 
@@ -122,7 +122,7 @@ class Engine:
         if not self.skips:
             return
         fine = [p for p, before in zip(coded, steps, strict=True) if self.slots[p.name].steps > before]
-        self._delivered += [p for p in fine if self.slots[p.name].residual is not None]
+        self._delivered += [p for p in fine if self.slots[p.name].held is not None]
         if len(fine) < sum(p.gradient.numel() > 0 for p in coded) or not all(
             all_finite(t) for lump in lumps for t in lump
         ):

@@ -71,7 +71,7 @@ def _opened(engine: Engine, name: str) -> Slot:
     if slot is None:
         slot = Slot()
         slot.open(decision.codec, decision.shape)
-    if slot.residual is None and decision.codec.feedback != "off" and not slot.steps:
+    if slot.held is None and decision.codec.feedback != "off" and not slot.steps:
         dtype = torch.bfloat16 if decision.codec.feedback == "bf16" else torch.float32
         return Slot(slot.chain, slot.shape, slot.states, torch.zeros(decision.numel, dtype=dtype))
     return slot
@@ -123,8 +123,8 @@ def _check_slot(engine: Engine, name: str, slot: Slot) -> None:
         )
     if slot.chain and slot.chain != str(decision.codec):
         raise StateError(f"this checkpoint sent {name!r} through {slot.chain}, and this run through {decision.codec}.")
-    if slot.residual is not None and slot.residual.numel() != decision.numel:
-        raise StateError(f"the residual of {name!r} has {slot.residual.numel()} numbers instead of {decision.numel}.")
+    if slot.held is not None and slot.held.numel() != decision.numel:
+        raise StateError(f"the residual of {name!r} has {slot.held.numel()} numbers instead of {decision.numel}.")
 
 
 def _saved(slot: Slot) -> dict[str, Any]:

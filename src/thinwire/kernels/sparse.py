@@ -46,18 +46,38 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, group: int = 1) ->
         native.scatter_add(out, indices, values, group)
 
 
-def scatter(given: Tensor | None, indices: Tensor, values: Tensor, out: Tensor) -> None:
-    """out = given, or zeros without it, with values[i] added at indices[i]; positions are unique.
+def scatter(given: Tensor | None, indices: Tensor, values: Tensor, out: Tensor, group: int = 1) -> None:
+    """out = given, or zeros without it, with values added at their positions, which are unique.
 
-    One pass over memory if they ascend. `out` shares no memory with `given`.
+    A position stands for `group` neighbours. One pass over memory if positions ascend. `out` shares no memory with
+    `given`.
     """
     if given is not None and (given.shape != out.shape or given.dtype != out.dtype):
         raise CodecError(f"what is scattered into {tuple(out.shape)} must have this shape, not {tuple(given.shape)}.")
     native = native_for(out, indices, values, *([] if given is None else [given]))
     if native is None or out.dtype != torch.float32:
-        reference.scatter(given, indices, values, out)
-    elif not native.scatter(0 if given is None else given.data_ptr(), indices, values, out):
-        native.scatter_add(out.zero_() if given is None else out.copy_(given), indices, values, 1)
+        reference.scatter(given, indices, values, out, group)
+    elif not native.scatter(0 if given is None else given.data_ptr(), indices, values, out, group):
+        native.scatter_add(out.zero_() if given is None else out.copy_(given), indices, values, group)
+
+
+def gather(x: Tensor, indices: Tensor, out: Tensor, group: int = 1) -> None:
+    """The values at these positions, which stand for `group` neighbours each."""
+    native = native_for(x, indices, out)
+    if native is None:
+        reference.gather(x, indices, out, group)
+    else:
+        native.gather(x, indices, out, group)
+
+
+def squared_lengths(x: Tensor, out: Tensor) -> bool:  # [2n], [n]
+    """x[2i]^2 + x[2i+1]^2; whether they order pairs as their lengths do, which very large and small ones do not."""
+    native = native_for(x, out)
+    if native is None:
+        return reference.squared_lengths(x, out)
+    low, high = reference.SQUARES
+    largest: int = native.squared_lengths(x, out)
+    return low < largest < high
 
 
 def union(a: Tensor, b: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError
 
-_BLOCK = 1 << 18  # numbers that are transformed at a time
+_BLOCK = 1 << 19  # numbers that are transformed at a time: enough of them that preparing a transform costs little
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,6 +26,7 @@ class Chunked(Stage):
     """
 
     additive: ClassVar[bool] = True
+    orthonormal: ClassVar[bool] = True
 
     chunk: int = number(4096, low=2, high=2**24, whole=True, help="numbers transformed together; a power of two")
 

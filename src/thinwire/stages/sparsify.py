@@ -68,6 +68,7 @@ class TopK(Sparsifier):
     """
 
     name: ClassVar[str] = "topk"
+    sparse: ClassVar[bool] = True
 
     def side(self, spec: Spec) -> Size:
         return Size(0, exact=False)
@@ -79,10 +80,12 @@ class TopK(Sparsifier):
         return spec.numbers(count * spec.group, group=spec.group)
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        scores = magnitudes(x, scene.spec.group)
+        scores = rankings(x, scene)
         indices = sparse.largest(scores, self.kept_now(scores.numel(), scene))
         packed = coders.pack_indices(indices, scores.numel())
-        return Encoded(chosen(x, indices, scene.spec.group), with_count(indices, packed) if self.varies else packed)
+        values = scene.empty(indices.numel() * scene.spec.group, x)
+        sparse.gather(x, indices, values, scene.spec.group)
+        return Encoded(values, with_count(indices, packed) if self.varies else packed)
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         assert encoded.side is not None
@@ -102,6 +105,7 @@ class Threshold(Stage):
     """
 
     name: ClassVar[str] = "threshold"
+    sparse: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("value",)
 
     value: float = number(low=0.0, high=3e38, help="magnitude above which numbers travel")
@@ -135,6 +139,14 @@ class Threshold(Stage):
 # Groups: single numbers, or the pairs of a spectrum, which are chosen together.
 
 
+def rankings(x: Tensor, scene: Scene) -> Tensor:  # [numel] -> [numel / group]
+    """What orders numbers as their magnitudes do: themselves, or the squared length of each pair."""
+    if scene.spec.group == 1:
+        return x
+    squares = scene.empty(x.numel() // 2, x)
+    return squares if sparse.squared_lengths(x, squares) else torch.hypot(x[0::2], x[1::2])
+
+
 def magnitudes(x: Tensor, group: int) -> Tensor:  # [numel] -> [numel / group]
     """What numbers are chosen by: themselves, or the length of each pair."""
     if group == 1 or x.numel() == 0:
@@ -153,9 +165,7 @@ def chosen(x: Tensor, indices: Tensor, group: int) -> Tensor:
 
 def put_back(values: Tensor, indices: Tensor, group: int, out: Tensor, add: bool) -> None:
     """Write (or add) groups to their positions; the rest becomes zero (or stays)."""
-    if not add:
-        out.zero_()
-    sparse.scatter_add(out, indices, values, group)
+    sparse.scatter_add(out, indices, values, group) if add else sparse.scatter(None, indices, values, out, group)
 
 
 def with_count(indices: Tensor, packed: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from thinwire.errors import CodecError
 
+SQUARES = (0x12800000, 0x7F800000)  # between these keys, of 2^-90 and of infinity, lies a largest square to choose by
+
 
 def magnitude_keys(x: Tensor) -> Tensor:
     """Magnitudes as integers of the same order: 0 < finite < inf < NaN."""
@@ -51,19 +53,38 @@ def above(x: Tensor, value: float) -> Tensor:  # [numel] -> [count]
     return (magnitude_keys(x) > threshold_key(value)).nonzero().view(-1)
 
 
-def scatter_add(out: Tensor, indices: Tensor, values: Tensor, group: int = 1) -> None:
-    """out[indices[i]] += values[i], in place; positions are unique, and stand for `group` neighbours each."""
-    groups = out.numel() // group
-    if indices.numel() * group != values.numel() or (
+def expect_places(indices: Tensor, groups: int, values: int, group: int) -> None:
+    """Positions lie inside the tensor, and each has as many values as a group."""
+    if indices.numel() * group != values or (
         indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < groups
     ):
         raise CodecError("Every value needs a position inside the tensor; check indices and values.")
+
+
+def scatter_add(out: Tensor, indices: Tensor, values: Tensor, group: int = 1) -> None:
+    """out[indices[i]] += values[i], in place; positions are unique, and stand for `group` neighbours each."""
+    groups = out.numel() // group
+    expect_places(indices, groups, values.numel(), group)
     out[: groups * group].view(groups, group).index_add_(0, indices, values.view(-1, group))
 
 
-def scatter(given: Tensor | None, indices: Tensor, values: Tensor, out: Tensor) -> None:
+def scatter(given: Tensor | None, indices: Tensor, values: Tensor, out: Tensor, group: int = 1) -> None:
     """out = given, or zeros without it, with values[i] added at indices[i]; positions are unique."""
-    scatter_add(out.zero_() if given is None else out.copy_(given), indices, values)
+    expect_places(indices, out.numel() // group, values.numel(), group)
+    scatter_add(out.zero_() if given is None else out.copy_(given), indices, values, group)
+
+
+def gather(x: Tensor, indices: Tensor, out: Tensor, group: int = 1) -> None:
+    """The values at these positions, which stand for `group` neighbours each."""
+    groups = x.numel() // group
+    expect_places(indices, groups, out.numel(), group)
+    out.copy_(x[: groups * group].view(groups, group).index_select(0, indices).view(-1))
+
+
+def squared_lengths(x: Tensor, out: Tensor) -> bool:  # [2n], [n]
+    """x[2i]^2 + x[2i+1]^2, each step rounded; whether the largest square leaves room for smaller ones."""
+    out.copy_(x[0::2] * x[0::2]).add_(x[1::2] * x[1::2])
+    return x.numel() > 0 and SQUARES[0] < int(magnitude_keys(out).max()) < SQUARES[1]
 
 
 def union(a: Tensor, b: Tensor) -> Tensor:

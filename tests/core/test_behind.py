@@ -1,0 +1,107 @@
+"""A residual that stays behind orthonormal stages: the same laws as for one in the gradient's own space."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import thinwire
+from tests.contract.rows import gradients
+from thinwire import Codec, Slot, simulate
+from thinwire.core.spec import Spec
+
+CHAINS = [
+    "fft(chunk=64) | topk(density=0.1)",
+    "fft(chunk=64) | topk(density=0.2) | rangefloat(bits=8)",
+    "dct(chunk=64) | topk(density=0.1) | bf16",
+    "fft(chunk=32) | hadamard(chunk=64) | sign",
+    "feedback(keep=fp32) | hadamard(chunk=64) | alq(bits=3, bucket=64, start=1)",
+    "feedback(keep=bf16) | dct(chunk=64) | topk(density=0.1)",
+    "delay(steps=2) | fft(chunk=64) | topk(density=0.1)",
+]
+
+
+@pytest.mark.parametrize(
+    ("chain", "numel", "behind"),
+    [
+        ("fft | topk(density=0.1)", 100, True),
+        ("fft | topk(density=0.1)", 101, False),  # the spectrum is one number longer
+        ("dct | topk(density=0.1)", 101, True),
+        ("fft", 100, False),
+        ("topk(density=0.1)", 100, False),
+        ("feedback(beta=0.5) | fft | topk(density=0.1)", 100, False),
+        ("momentum(beta=0.9) | fft | topk(density=0.1)", 100, False),
+        ("fft | sharedtopk(density=0.1) | qsgd(bits=4)", 100, False),
+    ],
+)
+def test_where_a_residual_stays(chain: str, numel: int, behind: bool) -> None:
+    assert Codec.parse(chain).holds_behind(Spec.of((numel,))) is behind
+    feeding = chain if chain.startswith(("feedback", "momentum")) else f"feedback(keep=fp32) | {chain}"
+    assert simulate(feeding, gradients(2, (numel,))).slots[0].behind is behind
+
+
+def averaged(chain: str, steps: range, slots: list[Slot] | None, look: bool = False) -> tuple[Tensor, list[Slot]]:
+    delivered = torch.zeros(300, dtype=torch.float64)
+    for step in steps:
+        outcome = simulate(chain, gradients(3, (300,), seed=step), slots=slots, step=step)
+        slots, delivered = outcome.slots, delivered + outcome.means[0].double()
+        assert not look or all(slot.residual is not None for slot in slots)
+    assert slots is not None
+    return delivered, slots
+
+
+@pytest.mark.parametrize("look", [False, True], ids=["left alone", "looked at"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_given_is_delivered_or_held_whoever_looks(chain: str, look: bool) -> None:
+    delivered, slots = averaged(chain, range(8), None, look)
+    given = sum(torch.stack(gradients(3, (300,), seed=step)).double().mean(0) for step in range(8))
+    held = sum(slot.residual.double() for slot in slots if slot.residual is not None)
+    tolerance = 0.03 if "bf16" in chain else 1e-5
+    torch.testing.assert_close(
+        delivered + held, given, rtol=0, atol=tolerance * float(torch.as_tensor(given).abs().max())
+    )
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_checkpoint_goes_on_exactly_and_changes_nothing(chain: str) -> None:
+    _, slots = averaged(chain, range(4), None)
+    saved = [Slot.from_state_dict(slot.state_dict()) for slot in slots]
+    assert all(a.behind and b.behind for a, b in zip(slots, saved, strict=True))
+    straight, _ = averaged(chain, range(4, 7), slots)
+    resumed, _ = averaged(chain, range(4, 7), saved)
+    untouched, _ = averaged(chain, range(4, 7), averaged(chain, range(4), None)[1])
+    assert torch.equal(straight, resumed)
+    assert torch.equal(straight, untouched)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_step_that_is_not_finite_and_a_new_loss_scale(chain: str) -> None:
+    _, slots = averaged(chain, range(4), None)
+    before = [slot.held.clone() for slot in slots if slot.held is not None]
+    given = gradients(3, (300,), seed=9)
+    given[1][7] = float("inf")
+    assert not simulate(chain, given, slots=slots, step=4).means[0].isfinite().all()
+    assert all(torch.equal(a, b.held) for a, b in zip(before, slots, strict=True) if b.held is not None)
+    there = [slot.residual for slot in map(Slot.from_state_dict, (slot.state_dict() for slot in slots))]
+    for slot, whole in zip(slots, there, strict=True):
+        slot.rescale(0.5)
+        assert whole is not None
+        torch.testing.assert_close(slot.residual, whole * 0.5, rtol=1e-2 if "bf16" in chain else 1e-5, atol=1e-6)
+
+
+def test_what_is_lost_is_measured_where_it_is() -> None:
+    """The figures of a chain that keeps its residual behind are those of its twin that does not."""
+    from thinwire.core.average import Turn, average
+    from thinwire.worlds.simulated import run
+
+    shares = {}
+    for head in ("", "feedback(beta=0.999999) | "):
+        codec, slots = Codec.parse(head + "fft(chunk=64) | topk(density=0.1)"), [Slot(), Slot()]
+        for step in range(3):
+            turns = [Turn(rank, 2, 0, step, measure=True) for rank in range(2)]
+            given = gradients(2, (300,), seed=step)
+            run([average(codec, g, s, t) for g, s, t in zip(given, slots, turns, strict=True)])
+        shares[head] = [slots[0].notes["lost"], slots[0].notes["given"]]
+        assert slots[0].behind is (not head)
+    one, other = shares.values()
+    assert one == pytest.approx(other, rel=1e-3)
+    assert thinwire.Slot().residual is None
