@@ -12,7 +12,11 @@ from thinwire.core.codec import Codec
 from thinwire.core.ops import SendRecv
 from thinwire.core.sharded import Cut
 from thinwire.core.slot import Slot
+from thinwire.core.spec import Spec
+from thinwire.core.stage import Scene
 from thinwire.core.together import together
+from thinwire.core.wire import Link, decode_message, encode_message
+from thinwire.stages.quantise import Bucketed
 from thinwire.worlds.simulated import Outcome, run
 
 WIRED = [row for row in ROWS if Codec.parse(row).wire]
@@ -129,3 +133,20 @@ def test_what_is_not_finite_is_told_from_the_scales(chain: str, value: float) ->
     finite = [bool(torch.isfinite(mean).all()) for mean in outcome.means]
     assert finite == [value == 3.4e38] * 3
     assert [slot.steps for slot in outcome.slots] == [int(f) for f in finite]
+
+
+QUANTISERS = [row for row in WIRED if "|" not in row and isinstance(Codec.parse(row).wire[0], Bucketed)]
+
+
+@pytest.mark.parametrize("chain", QUANTISERS)
+def test_what_is_taken_off_is_what_is_decoded(chain: str) -> None:
+    """With opposite scales, bit for bit."""
+    numel = 1037
+    codec, (x, y) = Codec.parse(chain), gradients(2, (numel,))
+    stage, spec = codec.wire[0], Spec.of((numel,))
+    scene = Scene(spec, stage.init(spec))
+    message = encode_message([Link(stage, scene)], x)
+    decoded, less = torch.empty(numel), y.clone()
+    decode_message([Link(stage, scene)], message, decoded)
+    assert stage.take_off(message, scene, less)
+    assert torch.equal(less, y - decoded)

@@ -9,6 +9,7 @@ import pytest
 
 from thinwire.lab import Lab, LabError, LabSpec, measure_links, why_no_thin_links
 from thinwire.lab.keeper import marked_processes
+from thinwire.lab.network import CONGESTION_CONTROLS
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("nothing_left")]
 
@@ -34,6 +35,14 @@ def test_a_host_knows_its_name_its_address_and_our_folder(tmp_path: Path, monkey
         process = lab.popen(1, [sys.executable, "-c", ask], env={"A": "b"}, stdout=subprocess.PIPE)
         assert process.communicate(timeout=20)[0].decode().split() == ["host1", "10.77.0.2", str(tmp_path), "b"]
         assert machine_interfaces() == before
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("namespaces")
+def test_every_host_has_a_usual_congestion_control() -> None:
+    with Lab(hosts=1, links="1gbit") as lab:
+        setting = output_of(lab, 0, "cat", "/proc/sys/net/ipv4/tcp_congestion_control")
+    assert setting.strip() in CONGESTION_CONTROLS
 
 
 @pytest.mark.distributed

@@ -49,6 +49,14 @@ def test_the_bucket_is_a_millisecond_or_a_few_packets() -> None:
     assert network.burst_bytes(10**6) >= 4 * 1514
 
 
+def test_runs_of_packets_fit_the_bucket() -> None:
+    commands = network.wiring(LabSpec(hosts=2, links="100mbit,none"), 7, [10, 11])
+    sizes = [(pid, int(option(c, "gso_max_size"))) for pid, c in commands if "gso_max_size" in c]
+    assert [pid for pid, _ in sizes] == [7, 10]  # an unshaped link takes what comes
+    assert all(size + size // 1448 * 66 < network.burst_bytes(10**8) for _, size in sizes)
+    assert network.segment_bytes(10**11) <= 65536
+
+
 def test_host_names_lead_to_the_shaped_link() -> None:
     lines = network.hosts_table(3).splitlines()
     assert "10.77.0.3 host2" in lines

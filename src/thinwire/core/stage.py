@@ -303,6 +303,10 @@ class Stage:
         """Decode side and payload straight from `message`; False: not supported."""
         return False
 
+    def take_off(self, message: Tensor, scene: Scene, y: Tensor) -> bool:
+        """y less what `message` decodes to, in one pass; False: not supported."""
+        return False
+
     def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
         """Whether all that `message` (or a sum, with this context) decodes to is finite, if that is known without
         decoding it."""

@@ -101,9 +101,10 @@ def _encode_fast(stage: Stage, scene: Scene, x: Tensor) -> Tensor | None:
 
 def take_off(links: Sequence[Link], message: Tensor, y: Tensor, scratch: Tensor) -> None:
     """y less what a message says: of sparse messages only where they say something; `scratch` is as long as y."""
+    stage, scene = links[-1]
     if links[0].stage.sparse:
         decode_message(links, message, y, add=True, negated=True)
-    else:
+    elif len(links) > 1 or not stage.take_off(message, scene, y):
         decode_message(links, message, scratch)
         y.sub_(scratch)
 

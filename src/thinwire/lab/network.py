@@ -18,6 +18,7 @@ from thinwire.lab.rates import LabError, LabSpec
 INTERFACE = "thin0"
 PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 QUEUE_SECONDS = 0.05  # what a switch port buffers before it drops
+CONGESTION_CONTROLS = ("cubic", "reno")  # by preference: what hosts use unless their owner chose another
 _SWITCH = 254
 
 
@@ -48,6 +49,27 @@ def burst_bytes(rate: int) -> int:
     A deep bucket would let whole small messages through for free; one shallower than a timer tick loses throughput.
     """
     return max(rate // 8 // 1000, 8 * 1024)
+
+
+def segment_bytes(rate: int) -> int:
+    """The longest run of packets that a host hands to its link in one piece, as to a card that cuts it up by itself.
+
+    A bucket cuts what does not fit it into single packets, in software, which costs ten times the processor time. A
+    tenth is left for the headers, which the bucket counts for every packet.
+    """
+    return min(burst_bytes(rate) * 9 // 10, 65536)
+
+
+def choose_congestion_control() -> list[str]:
+    """The command that gives a host the first congestion control of the list that it may use.
+
+    A host would inherit the machine's own, so that results would depend on it: BBR, for one, measures what a link
+    carries, and is slow to notice that one flow comes after another.
+    """
+    setting = "/proc/sys/net/ipv4/tcp_congestion_control"
+    # a name that is not allowed can be written without an error, and without effect
+    attempt = f'echo $name > {setting}; [ "$(cat {setting})" = $name ] && break'
+    return ["sh", "-c", f"for name in {' '.join(CONGESTION_CONTROLS)}; do {attempt}; done 2>/dev/null; true"]
 
 
 def shape_commands(device: str, rate: int | None, delay: float) -> list[list[str]]:
@@ -90,6 +112,13 @@ def wiring(spec: LabSpec, switch: int, holders: Sequence[int]) -> list[tuple[int
             (holder, ["ip", "link", "set", INTERFACE, "addrgenmode", "none", "up"]),
             (holder, ["ip", "address", "add", f"{host_address(host)}/24", "dev", INTERFACE]),
         ]
+        commands.append((holder, choose_congestion_control()))
+        if rate is not None:
+            size = ["gso_max_size", str(segment_bytes(rate))]
+            commands += [
+                (switch, ["ip", "link", "set", port, *size]),
+                (holder, ["ip", "link", "set", INTERFACE, *size]),
+            ]
         commands += [(holder, command) for command in shape_commands(INTERFACE, rate, spec.delay)]
         commands += [(switch, command) for command in shape_commands(port, rate, 0.0)]
     return commands

@@ -58,6 +58,13 @@ class Bucketed(Stage):
         self.dequantise_from(message[:scales], message[scales:], scene, out, add)
         return True
 
+    def take_off(self, message: Tensor, scene: Scene, y: Tensor) -> bool:
+        """Numbers are their scale times something: with the opposite scales, the opposite is added."""
+        side = int(self.side(scene.spec))
+        opposite = message[:side].clone().view(torch.float32).neg_().view(torch.uint8)
+        self.dequantise_from(opposite, message[side:], scene, y, True)
+        return True
+
     def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
         """No number is larger than the scale of its bucket, but for rounding."""
         scales = message[: int(self.side(scene.spec))].clone().view(torch.float32)
