@@ -1,31 +1,8 @@
-"""A data set small enough for steps of a millisecond, and a recipe for it."""
-
-from collections.abc import Iterator
+"""A recipe for a data set small enough for steps of a millisecond."""
 
 import pytest
-import torch
 
-from thinwire.recipes import Images, Recipe
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors this small are faster on one thread, and much faster on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def small_images() -> Images:
-    """Two kinds of image, bright and dark, that a few steps learn to tell apart."""
-    generator = torch.Generator().manual_seed(3)
-    labels = torch.arange(96) % 2
-    images = torch.randn(96, 1, 8, 8, generator=generator) + labels[:, None, None, None]
-    return Images(
-        train_x=images[:64], train_y=labels[:64], test_x=images[64:], test_y=labels[64:], classes=("dark", "bright")
-    )
+from thinwire.recipes import Recipe
 
 
 @pytest.fixture

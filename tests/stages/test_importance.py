@@ -18,8 +18,6 @@ from thinwire.kernels.importance import importance
 from thinwire.stages.importance import Importance, mask_nodes
 from thinwire.worlds.simulated import Outcome, simulate
 
-torch.set_num_threads(1)
-
 
 def drawn(ranks: int, numel: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)

@@ -13,8 +13,6 @@ from thinwire.core.together import together
 from thinwire.stages.lowrank import PowerSGD, orthonormal, unit_columns
 from thinwire.worlds.simulated import run, simulate
 
-torch.set_num_threads(1)
-
 
 def drawn(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

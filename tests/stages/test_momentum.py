@@ -9,8 +9,6 @@ from thinwire.core.slot import Slot
 from thinwire.stages.momentum import Momentum
 from thinwire.worlds.simulated import simulate
 
-torch.set_num_threads(1)
-
 
 def drawn(ranks: int, numel: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)

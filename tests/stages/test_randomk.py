@@ -11,7 +11,6 @@ from thinwire.core.slot import Slot
 from thinwire.stages.randomk import random_positions
 from thinwire.worlds.simulated import simulate
 
-torch.set_num_threads(1)
 CPU = torch.device("cpu")
 
 

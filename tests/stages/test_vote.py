@@ -10,8 +10,6 @@ from thinwire.core.codec import Codec
 from thinwire.errors import WireError
 from thinwire.worlds.simulated import simulate
 
-torch.set_num_threads(1)
-
 
 def drawn(ranks: int, numel: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)

@@ -8,7 +8,7 @@ encoded and the one before decoded.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
 import torch
@@ -68,14 +68,17 @@ class _Sharded:
         self.cut = Cut(numbers.links, y.numel(), ranks, numbers.buffers, y.device)
         self.others = [(rank + hop) % ranks for hop in range(1, ranks)]
         self.finite: bool | None = True
-        low, high = self.cut.shards[rank]
-        self.sum = y[low:high]  # this rank's own share needs no encoding: it does not travel
-        divisor = numbers.links[0].scene.divisor
+
+    @cached_property
+    def sum(self) -> Tensor:
+        """This rank's own shard, to which the others' are added; it needs no encoding, as it does not travel."""
+        numbers = self.numbers
+        low, high = self.cut.shards[self.rank]
+        mine, divisor = numbers.y[low:high], numbers.links[0].scene.divisor
         if divisor > 1:
-            share_into(y[low:high], divisor, None, out := numbers.empty(high - low))
-            self.sum = out
-        elif numbers.want != "nothing":
-            self.sum = numbers.empty(high - low).copy_(self.sum)
+            share_into(mine, divisor, None, share := numbers.empty(high - low))
+            return share
+        return mine if numbers.want == "nothing" else numbers.empty(high - low).copy_(mine)
 
     # First half: shards go to their owners, who add them up.
 
@@ -83,6 +86,7 @@ class _Sharded:
         parts: list[list[Tensor]] = [[] for _ in range(self.ranks)]
         for j in self.others:
             parts[j] = [self._message(j)]
+            self._book(j, parts[j][0])
         received = yield AllToAll(parts, self.cut.exact)
         for j in reversed(self.others):
             self._add(received[j][0])
@@ -90,30 +94,36 @@ class _Sharded:
     def scattered_in_hops(self) -> Rounds[None]:
         message: Tensor | None = self._message(self.others[0])
         arrived: Tensor | None = None
-        for hop in range(1, self.ranks):
+        for hop, j in enumerate(self.others, 1):
+            assert message is not None
 
-            def meanwhile(hop: int = hop, arrived: Tensor | None = arrived) -> Tensor | None:
+            def meanwhile(
+                hop: int = hop, j: int = j, message: Tensor = message, arrived: Tensor | None = arrived
+            ) -> Tensor | None:
                 following = self._message(self.others[hop]) if hop < self.ranks - 1 else None
+                self._book(j, message)
                 if arrived is not None:
                     self._add(arrived)
                 return following
 
-            assert message is not None
             (arrived,), message = yield self._hop(hop, message, meanwhile)
         assert arrived is not None
         self._add(arrived)
 
     def _message(self, j: int) -> Tensor:
-        """This rank's numbers of shard j, encoded; what it thereby delivers is booked."""
+        """This rank's numbers of shard j, encoded."""
+        low, high = self.cut.shards[j]
+        return self.cut.encoded(self.numbers.y[low:high], j)
+
+    def _book(self, j: int, message: Tensor) -> None:
+        """What a message delivers of this rank's numbers, as far as that is wanted."""
         numbers = self.numbers
         low, high = self.cut.shards[j]
-        message = self.cut.encoded(numbers.y[low:high], j)
         if numbers.want == "own":
             self.cut.decode(message, numbers.own[low:high], j, add=False)
         elif numbers.want == "left":
             scratch = numbers.total[: high - low]  # it is written much later
             self.cut.take_off(message, numbers.y[low:high], j, scratch)
-        return message
 
     def _add(self, message: Tensor) -> None:
         self.cut.decode(message, self.sum, self.rank, add=True)
