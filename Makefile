@@ -33,7 +33,7 @@ demo: $(STAMP)
 		-o demo/results.jsonl
 	$(BIN)/python -m thinwire report demo/results.jsonl -o demo/report.html
 
-# All benchmarks; under half an hour on 2 cores that have nothing else to do. Results are kept in benchmarks/results.
+# All benchmarks; 20 minutes and more on 2 cores that have nothing else to do. Results are kept in benchmarks/results.
 bench: $(STAMP)
 	$(BIN)/python -m thinwire bench all
 

@@ -289,7 +289,7 @@ def start(turns: TurnsOption = 3, as_json: JsonOption = False, output: OutputOpt
 
 @bench_app.command("all")
 def everything() -> None:
-    """All benchmarks one after the other, each with a file of its own; under half an hour on 2 cores.
+    """All benchmarks one after the other, each with a file of its own; 20 minutes and more on 2 cores.
 
     The larger models meet fewer contenders; links that cannot be shaped here are left out.
 

@@ -63,9 +63,10 @@ def average(
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
     spread = all(codec.stages[i].spreads for i in back)  # then the mean is as finite as the sum
-    if not codec.working and owed is None:
-        finite = False  # or not: there is no state to change
-    if finite if spread and finite is not None else all_finite(total if spread else mean):
+    stateful = bool(codec.working) or owed is not None  # otherwise nobody asks whether the mean is finite
+    if stateful and (finite is None or not spread):
+        finite = all_finite(total if spread else mean)
+    if stateful and finite:
         if want != "nothing":
             missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given, own, turn)
             if turn.measure:
