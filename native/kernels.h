@@ -25,6 +25,7 @@ struct Scaled {
     bool l2;
     const float *levels;  // table of `Scheme::levels`
     int level_count;
+    float share = 1.0f;  // what numbers are multiplied by before they are encoded, a power of two
 };
 
 // Range floats: the smallest key and the number of codes on each side of zero.

@@ -58,6 +58,7 @@ inline void fetch_block(const float *x) {
 
 #include "quantise_pack.h"
 #include "quantise_sums.h"
+#include "quantise_levels.h"
 #include "quantise_schemes.h"
 #include "quantise_range.h"
 #include "share_loops.h"

@@ -95,8 +95,8 @@ Symbols from_element(uint8_t *symbols, bool is_packed, int bits, size_t at) {
     return is_packed ? packed(symbols + at / 8 * static_cast<size_t>(bits)) : plain(symbols + at);
 }
 
-// Calls run(begin, end, numbers) for stretches of [a, b), with x / ranks in memory that stays in the cache. They begin
-// where `by_bucket` may cut.
+// Calls run(begin, end, numbers) for stretches of [a, b), with x / ranks in memory that stays in the cache: for numbers
+// of ranks whose inverse is not exact. Stretches begin where `by_bucket` may cut.
 template <class Run>
 void divided(const Scaled &how, const float *x, size_t a, size_t b, uint32_t ranks, const Run &run) {
     const size_t grain = how.bucket >= b - a ? b - a : std::lcm(how.bucket, kBlock);
@@ -115,7 +115,9 @@ template <bool Packed>
 void encode(const std::string &scheme, uintptr_t x, size_t n, uintptr_t levels, int level_count, uint32_t ranks,
             int bits, size_t bucket, bool l2, uint64_t key, uint32_t base, uintptr_t scales, uintptr_t symbols,
             int threads) {
-    const Scaled how = make_scaled(scheme, reinterpret_cast<const float *>(levels), level_count, bits, bucket, l2);
+    Scaled how = make_scaled(scheme, reinterpret_cast<const float *>(levels), level_count, bits, bucket, l2);
+    const bool exact = (ranks & (ranks - 1)) == 0;
+    if (exact) how.share = 1.0f / static_cast<float>(ranks);
     const float *from = reinterpret_cast<const float *>(x);
     uint8_t *scales_to = reinterpret_cast<uint8_t *>(scales), *to = reinterpret_cast<uint8_t *>(symbols);
     const Draw draw = make_draw(key, base);
@@ -126,7 +128,7 @@ void encode(const std::string &scheme, uintptr_t x, size_t n, uintptr_t levels, 
                          scales_to + a / how.bucket * scale_bytes(how), from_element(to, Packed, bits, a));
     };
     by_bucket(how, n, threads, [&](size_t a, size_t b) {
-        ranks == 1 ? run(a, b, from + a) : divided(how, from, a, b, ranks, run);
+        exact ? run(a, b, from + a) : divided(how, from, a, b, ranks, run);
     });
 }
 

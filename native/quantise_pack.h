@@ -1,22 +1,20 @@
-// Blocks of symbols <-> bytes. A block is held as low bytes and, above 8 bits, high bytes. Encoders fill `codes`
-// first: a loop that narrows what it computes narrows every intermediate value as well.
+// Blocks of symbols <-> bytes. A block is held as low bytes and, above 8 bits, high bytes.
 
 struct Block {
     alignas(64) uint8_t low[kBlock];
     alignas(64) uint8_t high[kBlock];
-    alignas(64) int32_t codes[kBlock];
 };
 
-inline void narrow(const int32_t *__restrict codes, size_t count, int shift, uint8_t *__restrict bytes) {
-    for (size_t i = 0; i < count; i++) bytes[i] = static_cast<uint8_t>(codes[i] >> shift);
-}
+// Codes as loops leave them: one that narrows what it computes narrows every intermediate value as well.
+struct Codes {
+    alignas(64) int32_t of[kBlock];
+};
 
-inline void narrow_codes(Block &block, size_t count, int bits) {
+inline void narrow(const Codes &codes, size_t count, int shift, uint8_t *__restrict bytes) {
     if (count == kBlock)  // a constant length needs no code for the rest
-        narrow(block.codes, kBlock, 0, block.low);
+        for (size_t i = 0; i < kBlock; i++) bytes[i] = static_cast<uint8_t>(codes.of[i] >> shift);
     else
-        narrow(block.codes, count, 0, block.low);
-    if (bits > 8) narrow(block.codes, count, 8, block.high);
+        for (size_t i = 0; i < count; i++) bytes[i] = static_cast<uint8_t>(codes.of[i] >> shift);
 }
 
 constexpr uint64_t kEveryByte = 0x0101010101010101u;

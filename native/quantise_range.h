@@ -31,11 +31,11 @@ struct RangeIndex {
 
 // Codes of n elements; counts those beyond the end points.
 template <bool Stochastic>
-int32_t range_run(const Range &how, const float *__restrict x, size_t n, Draw draw, Block &block) {
+int32_t range_run(const Range &how, const float *__restrict x, size_t n, Draw draw, Codes &to) {
     const RangeIndex grid(how);
     const int32_t positives = how.positives, negatives = how.negatives;
     const int32_t end_p = grid.end(positives), end_n = grid.end(negatives);
-    int32_t *__restrict codes = block.codes;
+    int32_t *__restrict codes = to.of;
     int32_t saturated = 0;
     for (uint32_t i = 0; i < static_cast<uint32_t>(n); i++) {
         const uint32_t bits = to_bits(x[i]), magnitude = bits & kMagnitude;
@@ -50,12 +50,14 @@ int32_t range_run(const Range &how, const float *__restrict x, size_t n, Draw dr
 
 int64_t range_encode(const Range &how, const float *x, size_t n, Draw draw, Symbols to) {
     Block block;
+    Codes codes;
     const auto run = how.stochastic ? range_run<true> : range_run<false>;
     int64_t saturated = 0;
     for (size_t at = 0; at < n; at += kBlock) {
         const size_t count = std::min(kBlock, n - at);
-        saturated += run(how, x + at, count, {draw.low + static_cast<uint32_t>(at), draw.high}, block);
-        narrow_codes(block, count, how.bits);
+        saturated += run(how, x + at, count, {draw.low + static_cast<uint32_t>(at), draw.high}, codes);
+        narrow(codes, count, 0, block.low);
+        if (how.bits > 8) narrow(codes, count, 8, block.high);
         put_block(block, at, count, how.bits, to);
     }
     return saturated;

@@ -1,6 +1,6 @@
 // The four schemes with scales a bucket. Each is a struct with
 //   open(x, count, width, scales)   the scales of the bucket that starts here, stored, and what `run` needs of them
-//   run(x, n, position, codes)      codes of n elements of the open bucket, n up to 512
+//   run(x, n, position, codes)      codes of n elements of the open bucket, n up to 512, each a byte
 //   load(scales)                    the scales of a bucket, for
 //   value(code)                     what a code stands for
 
@@ -41,34 +41,38 @@ struct SignMagnitude {
         : how(how_), draw(draw_), magnitude(how_), sign_shift(how_.bits - 1), level_mask((1u << (how_.bits - 1)) - 1) {}
 
     void open(const float *x, size_t count, size_t width, uint8_t *scales) {
-        scale = bucket_scale(x, count, width, how.l2);
+        scale = bucket_scale(x, count, width, how.l2, how.share);
         store_scale(scales, scale);
         opened.open(scale, magnitude.numerator());
     }
 
-    void run(const float *x, size_t n, uint32_t position, int32_t *codes) const {
+    void run(const float *x, size_t n, uint32_t position, uint8_t *codes) const {
+        const Draw drawn = {draw.low + position, draw.high};
         if (!opened.codes) {
-            std::memset(codes, 0, n * sizeof(int32_t));
+            std::memset(codes, 0, n);
         } else if (opened.lift == 1.0f) {
-            run_lifted(x, n, position, codes);
+            const size_t done = code_wide(magnitude, x, n, how.share, opened.factor, drawn, how.bits, codes);
+            const Draw rest = {drawn.low + static_cast<uint32_t>(done), drawn.high};
+            if (done < n) code(x + done, n - done, how.share, rest, codes + done);
         } else {
             float lifted[kBlock];
-            for (size_t i = 0; i < n; i++) lifted[i] = x[i] * opened.lift;
-            run_lifted(lifted, n, position, codes);
+            for (size_t i = 0; i < n; i++) lifted[i] = x[i] * how.share * opened.lift;
+            code(lifted, n, 1.0f, drawn, codes);
         }
     }
 
-    void run_lifted(const float *__restrict x, size_t n, uint32_t position, int32_t *__restrict codes) const {
+    void code(const float *__restrict x, size_t n, float share, Draw drawn, uint8_t *__restrict codes) const {
+        Codes wide;
         const float factor = opened.factor;
         const M m = magnitude;
-        const Draw d = {draw.low + position, draw.high};
         const int32_t sign_bit = 1 << sign_shift;
         for (uint32_t i = 0; i < static_cast<uint32_t>(n); i++) {
-            const uint32_t bits = to_bits(x[i]);
-            const int32_t level = m.level(to_float(bits & kMagnitude) * factor, hash32(d, i));
+            const uint32_t bits = to_bits(x[i] * share);
+            const int32_t level = m.level(to_float(bits & kMagnitude) * factor, hash32(drawn, i));
             const int32_t sign = (static_cast<int32_t>(bits) >> 31) & sign_bit;
-            codes[i] = level | (sign & mask_of(level > 0));
+            wide.of[i] = level | (sign & mask_of(level > 0));
         }
+        narrow(wide, n, 0, codes);
     }
 
     void load(const uint8_t *scales) { scale = load_scale(scales); }
@@ -79,75 +83,12 @@ struct SignMagnitude {
     }
 };
 
-struct UniformLevels {
-    int32_t top;
-    float step;
-    explicit UniformLevels(const Scaled &how)
-        : top((1 << (how.bits - 1)) - 1), step(static_cast<float>(1.0 / static_cast<double>(top))) {}
-    float numerator() const { return static_cast<float>(top); }
-    int32_t level(float a, uint32_t drawn) const { return std::min(static_cast<int32_t>(a + uniform24(drawn)), top); }
-    float of(uint32_t level) const { return static_cast<float>(static_cast<int32_t>(level)) * step; }
-};
-
-struct PowersOfTwo {
-    int32_t top;
-    int32_t smallest;  // bit pattern of 2^(1 - top)
-    float stretch;     // its inverse
-    explicit PowersOfTwo(const Scaled &how)
-        : top((1 << (how.bits - 1)) - 1), smallest((128 - top) << 23),
-          stretch(to_float(static_cast<uint32_t>(126 + top) << 23)) {}
-    float numerator() const { return 1.0f; }
-    int32_t level(float r, uint32_t drawn) const {
-        const int32_t bits = static_cast<int32_t>(to_bits(r));
-        const int32_t carried = ((bits + static_cast<int32_t>(drawn & 0x7fffff)) >> 23) - (127 - top);
-        const int32_t lowest = -mask_of(uniform24(drawn) < r * stretch);
-        return std::min(select(mask_of(bits >= smallest), carried, lowest), top);
-    }
-    float of(uint32_t level) const {
-        const int32_t bits = (static_cast<int32_t>(level) + (127 - top)) << 23;
-        return to_float(static_cast<uint32_t>(level > 0 ? bits : 0));
-    }
-};
-
-template <int Bits>
-struct TableLevels {
-    static constexpr int kSize = 1 << (Bits - 1);
-    float table[kSize];  // filled up with the last level
-    int32_t last;
-    explicit TableLevels(const Scaled &how) : last(how.level_count - 1) {
-        for (int i = 0; i < kSize; i++) table[i] = how.levels[std::min(i, last)];
-    }
-    float numerator() const { return 1.0f; }
-    int32_t level(float r, uint32_t drawn) const {
-        int32_t j = 0;
-        uint32_t low = to_bits(table[0]), high = to_bits(table[1]);
-        if (kSize <= 16) {  // compare with all: no lookup, so the loop over elements vectorises
-            for (int k = 1; k < kSize - 1; k++) {
-                const int32_t passed = mask_of(table[k] <= r) & mask_of(k < last);
-                j -= passed;
-                low = pick(passed, table[k], low);
-                high = pick(passed, table[k + 1], high);
-            }
-        } else {
-            for (int32_t step = kSize / 2; step >= 1; step /= 2) j += step & mask_of(table[j + step] <= r);
-            j = std::min(j, last - 1);
-            low = to_bits(table[j]), high = to_bits(table[j + 1]);
-        }
-        const float chance = (r - to_float(low)) / (to_float(high) - to_float(low));
-        return j - mask_of(uniform24(drawn) < chance);
-    }
-    static uint32_t pick(int32_t mask, float yes, uint32_t no) {
-        return no ^ ((to_bits(yes) ^ no) & static_cast<uint32_t>(mask));
-    }
-    float of(uint32_t level) const { return table[level]; }
-};
-
-inline double count_above(const float *x, size_t count) {
+inline double count_above(const float *x, size_t count, float share) {
     double total = 0.0;
     for (size_t at = 0; at < count; at += kBlock) {
         const size_t end = std::min(at + kBlock, count);
         int32_t found = 0;
-        for (size_t i = at; i < end; i++) found -= mask_of(x[i] >= 0.0f);
+        for (size_t i = at; i < end; i++) found -= mask_of(x[i] * share >= 0.0f);
         total += found;
     }
     return total;
@@ -155,14 +96,16 @@ inline double count_above(const float *x, size_t count) {
 
 struct SignMeans {
     static constexpr size_t scale_bytes = 8;
+    float share;
     bool finite = false;
     float below = 0.0f, above = 0.0f;
 
-    SignMeans(const Scaled &, Draw) {}
+    SignMeans(const Scaled &how, Draw) : share(how.share) {}
 
     void open(const float *x, size_t count, size_t width, uint8_t *scales) {
-        const double sum_below = tree_sum<Below>(x, count, width), sum_above = tree_sum<Above>(x, count, width);
-        const double num_above = count_above(x, count), num_below = static_cast<double>(count) - num_above;
+        const double sum_below = tree_sum(Below{share}, x, count, width);
+        const double sum_above = tree_sum(Above{share}, x, count, width);
+        const double num_above = count_above(x, count, share), num_below = static_cast<double>(count) - num_above;
         finite = std::isfinite(sum_below) && std::isfinite(sum_above);
         below = finite ? static_cast<float>(sum_below / std::max(num_below, 1.0)) : to_float(kNan);
         above = finite ? static_cast<float>(sum_above / std::max(num_above, 1.0)) : to_float(kNan);
@@ -170,12 +113,14 @@ struct SignMeans {
         store_scale(scales + 4, above);
     }
 
-    void run(const float *x, size_t n, uint32_t, int32_t *codes) const {
+    void run(const float *__restrict x, size_t n, uint32_t, uint8_t *__restrict codes) const {
         if (!finite) {
-            std::memset(codes, 0, n * sizeof(int32_t));
+            std::memset(codes, 0, n);
             return;
         }
-        for (size_t i = 0; i < n; i++) codes[i] = -mask_of(x[i] >= 0.0f);
+        Codes wide;
+        for (size_t i = 0; i < n; i++) wide.of[i] = -mask_of(x[i] * share >= 0.0f);
+        narrow(wide, n, 0, codes);
     }
 
     void load(const uint8_t *scales) {
@@ -205,11 +150,10 @@ void encode_as(const Scaled &how, const float *x, size_t n, Draw draw, uint8_t *
                 scales += S::scale_bytes;
             }
             const size_t run = std::min(left, count - done);
-            scheme.run(x + at + done, run, static_cast<uint32_t>(at + done), block.codes + done);
+            scheme.run(x + at + done, run, static_cast<uint32_t>(at + done), block.low + done);
             done += run;
             left -= run;
         }
-        narrow_codes(block, count, how.bits);
         put_block(block, at, count, how.bits, to);
     }
 }

@@ -2,14 +2,27 @@
 
 constexpr size_t kRun = 512;
 
+// What is added of a number, of which `share` is a power of two to be multiplied by first.
 struct Square {
-    static double of(float x) { return static_cast<double>(x) * static_cast<double>(x); }
+    float share = 1.0f;
+    double of(float x) const {
+        const double value = static_cast<double>(x * share);
+        return value * value;
+    }
 };
 struct Above {
-    static double of(float x) { return to_float(to_bits(x) & static_cast<uint32_t>(mask_of(x >= 0.0f))); }
+    float share;
+    double of(float x) const {
+        const float value = x * share;
+        return to_float(to_bits(value) & static_cast<uint32_t>(mask_of(value >= 0.0f)));
+    }
 };
 struct Below {  // NaN counts as below, so that a bucket which holds one is noticed
-    static double of(float x) { return to_float(to_bits(x) & ~static_cast<uint32_t>(mask_of(x >= 0.0f))); }
+    float share;
+    double of(float x) const {
+        const float value = x * share;
+        return to_float(to_bits(value) & ~static_cast<uint32_t>(mask_of(value >= 0.0f)));
+    }
 };
 
 inline size_t power_of_two_from(size_t width) {
@@ -32,11 +45,11 @@ inline double fold(double *v, size_t width) {
 }
 
 template <class F>
-inline double sum_full_run(const float *x) {
+inline double sum_full_run(const F f, const float *x) {
     double v[kRun / 8];
     for (size_t i = 0; i < kRun / 8; i++) {  // the first three folds at once
-        const double a = (F::of(x[i]) + F::of(x[i + 256])) + (F::of(x[i + 128]) + F::of(x[i + 384]));
-        const double b = (F::of(x[i + 64]) + F::of(x[i + 320])) + (F::of(x[i + 192]) + F::of(x[i + 448]));
+        const double a = (f.of(x[i]) + f.of(x[i + 256])) + (f.of(x[i + 128]) + f.of(x[i + 384]));
+        const double b = (f.of(x[i + 64]) + f.of(x[i + 320])) + (f.of(x[i + 192]) + f.of(x[i + 448]));
         v[i] = a + b;
     }
     return fold(v, kRun / 8);
@@ -44,16 +57,16 @@ inline double sum_full_run(const float *x) {
 
 // Sum of `count` elements as one node of `width` children that span `span` elements each.
 template <class F>
-double sum_node(const float *x, size_t count, size_t span, size_t width) {
-    if (span == 1 && count == kRun && width == kRun) return sum_full_run<F>(x);
+double sum_node(const F f, const float *x, size_t count, size_t span, size_t width) {
+    if (span == 1 && count == kRun && width == kRun) return sum_full_run(f, x);
     double v[kRun];
     size_t filled = 0;
     if (span == 1)
-        for (; filled < count; filled++) v[filled] = F::of(x[filled]);
+        for (; filled < count; filled++) v[filled] = f.of(x[filled]);
     else
         for (size_t at = 0; at < count; at += span) {
             if (span == kRun && count - at >= 4 * kRun) fetch_block(x + at + 3 * kRun);
-            v[filled++] = sum_node<F>(x + at, std::min(span, count - at), span / kRun, kRun);
+            v[filled++] = sum_node(f, x + at, std::min(span, count - at), span / kRun, kRun);
         }
     for (; filled < width; filled++) v[filled] = 0.0;
     return fold(v, width);
@@ -61,13 +74,13 @@ double sum_node(const float *x, size_t count, size_t span, size_t width) {
 
 // `width` is the length of a whole bucket; the last one may hold fewer elements. The added zero turns -0 into 0.
 template <class F>
-inline double tree_sum(const float *x, size_t count, size_t width) {
+inline double tree_sum(const F f, const float *x, size_t count, size_t width) {
     size_t span = 1;
     while (span * kRun < width) span *= kRun;
-    return sum_node<F>(x, count, span, power_of_two_from((width + span - 1) / span)) + 0.0;
+    return sum_node(f, x, count, span, power_of_two_from((width + span - 1) / span)) + 0.0;
 }
 
-double sum_of_squares(const float *x, size_t n) { return tree_sum<Square>(x, n, n); }
+double sum_of_squares(const float *x, size_t n) { return tree_sum(Square{}, x, n, n); }
 
 inline float capped(double value) { return static_cast<float>(std::min(value, static_cast<double>(kLargest))); }
 
@@ -77,13 +90,13 @@ inline uint32_t largest_magnitude(const float *x, size_t n) {
     return static_cast<uint32_t>(largest);
 }
 
-// The scale of a bucket; NaN if anything in it is not finite.
-inline float bucket_scale(const float *x, size_t count, size_t width, bool l2) {
+// The scale of a bucket of x * share; NaN if anything in it is not finite.
+inline float bucket_scale(const float *x, size_t count, size_t width, bool l2, float share) {
     if (!l2) {
         const uint32_t largest = largest_magnitude(x, count);
-        return to_float(largest >= kInfinity ? kNan : largest);
+        return to_float(largest >= kInfinity ? kNan : largest) * share;
     }
-    const double sum = tree_sum<Square>(x, count, width);
+    const double sum = tree_sum(Square{share}, x, count, width);
     return std::isfinite(sum) ? capped(std::sqrt(sum)) : to_float(kNan);
 }
 
@@ -91,7 +104,7 @@ void clip(const float *x, size_t n, size_t bucket, double factor, float *out) {
     const size_t width = std::min(bucket, n);
     for (size_t at = 0; at < n; at += width) {
         const size_t count = std::min(width, n - at);
-        const double sum = tree_sum<Square>(x + at, count, width);
+        const double sum = tree_sum(Square{}, x + at, count, width);
         const float limit = std::isfinite(sum) ? capped(std::sqrt(sum / static_cast<double>(count)) * factor)
                                                : to_float(kInfinity);
         for (size_t i = at; i < at + count; i++) {

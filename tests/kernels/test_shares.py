@@ -1,11 +1,13 @@
 """Shares of a mean: the compiled pass gives the bits of torch's division and addition, and finds what is not finite."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from tests.kernels.numbers import any_bits, same
 from thinwire.errors import CodecError
@@ -112,16 +114,33 @@ def test_wrong_buffers_are_refused() -> None:
 @pytest.mark.parametrize("bucket", [1, 100, 512, 9000, 10**6])
 def test_encoders_divide_like_a_share(ranks: int, n: int, bucket: int) -> None:
     x = torch.randn(n, generator=torch.Generator().manual_seed(n))
+    for encode in (quantise.uniform_encode, quantise.exponential_encode):
+        assert_divides_like_a_share(encode, x, ranks, 4, bucket, "max")
+
+
+@pytest.mark.parametrize("encode", [quantise.uniform_encode, quantise.exponential_encode])
+@pytest.mark.parametrize("norm", ["max", "l2"])
+@pytest.mark.parametrize("ranks", [2, 4, 64, 3])
+def test_encoders_divide_like_a_share_at_the_ends_of_the_range(encode: Any, norm: str, ranks: int) -> None:
+    """Quotients that become subnormal or zero, and scales on either side of those that are lifted."""
+    noise = torch.Generator().manual_seed(ranks)
+    for exponent in (-149, -130, -126, -101, -100, -99, -60, 0, 99, 100, 126):
+        size = torch.randn(300, generator=noise).double() * 2.0**exponent
+        spread = torch.exp2(-60 * torch.rand(300, generator=noise).double())
+        for bits in (2, 4, 8):
+            assert_divides_like_a_share(encode, (size * spread).float(), ranks, bits, 64, norm)
+
+
+def assert_divides_like_a_share(encode: Any, x: Tensor, ranks: int, bits: int, bucket: int, norm: str) -> None:
     share = torch.empty_like(x)
     shares.share_into(x, ranks, None, share)
-    for encode in (quantise.uniform_encode, quantise.exponential_encode):
-        written = []
-        for numbers, by in ((x, ranks), (share, 1)):
-            scales = torch.empty(4 * quantise.bucket_count(n, bucket), dtype=torch.uint8)
-            packed = torch.empty(quantise.packed_size(n, 4), dtype=torch.uint8)
-            encode(numbers, 4, bucket, "max", 99, 5, scales, packed, by)
-            written.append(torch.cat([scales, packed]))
-        assert torch.equal(*written)
+    written = []
+    for numbers, by in ((x, ranks), (share, 1)):
+        scales = torch.empty(4 * quantise.bucket_count(x.numel(), bucket), dtype=torch.uint8)
+        packed = torch.empty(quantise.packed_size(x.numel(), bits), dtype=torch.uint8)
+        encode(numbers, bits, bucket, norm, 99, 5, scales, packed, by)
+        written.append(torch.cat([scales, packed]))
+    assert torch.equal(*written)
 
 
 def test_no_encoder_divides_by_zero_ranks() -> None:

@@ -46,10 +46,12 @@ def subject(name: str, x: Tensor, out: Tensor) -> Subject:
 
 
 def _codec(text: str, x: Tensor, out: Tensor) -> Subject:
+    """Messages of fixed size go into kept memory, as they do in an average; others into memory of their own."""
     codec = Codec.parse(text)
     message = codec.encode(x)
+    kept = message if codec.message_bytes(x.numel()).exact else None
     return Subject(
-        lambda: codec.encode(x),
+        lambda: codec.encode(x, out=kept),
         lambda: codec.decode(message, x.numel(), out=out, add=True),
         8 * message.numel() / x.numel(),
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import STEADY, Scene, Stage
 from thinwire.core.text import parse_links
-from thinwire.core.wire import Link, decode_message, encode_message
+from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size
 from thinwire.errors import CodecError
 
 
@@ -155,11 +155,36 @@ class Codec:
 
     # One message, for any other transport.
 
-    def encode(self, tensor: Tensor, *, seed: int = 0, step: int = 0, rank: int = 0) -> Tensor:
-        """The tensor as one self-contained message (uint8); for chains whose stages need no agreement."""
+    def encode(
+        self, tensor: Tensor, *, out: Tensor | None = None, seed: int = 0, step: int = 0, rank: int = 0
+    ) -> Tensor:
+        """The tensor as one self-contained message (uint8); for chains whose stages need no agreement.
+
+        A message of fixed size goes into `out` if that is given: memory that is kept from step to step.
+        """
         self._require_self_contained()
         x = tensor.detach().reshape(-1).to(torch.float32).contiguous()
-        return encode_message(self._links(x.numel(), seed, step, rank), x)
+        links = self._links(x.numel(), seed, step, rank)
+        if out is None:
+            return encode_message(links, x)
+        self._check_message(out, x.numel())
+        encode_message_into(links, x, out)
+        return out
+
+    def message_bytes(self, numel: int) -> Size:
+        """Bytes of a self-contained message of `numel` numbers; `.exact` is False where it is an expectation."""
+        self._require_self_contained()
+        return message_size(tuple(self.stages[i] for i in self.working), Spec(numel))
+
+    def _check_message(self, out: Tensor, numel: int) -> None:
+        size = self.message_bytes(numel)
+        if not size.exact:
+            raise CodecError(f"messages of {self} vary in size; leave `out` away.")
+        if out.dtype != torch.uint8 or out.shape != (int(size),) or not out.is_contiguous():
+            raise CodecError(
+                f"{numel} numbers through {self} are a flat uint8 tensor of {int(size)} bytes;"
+                f" got {out.dtype} of shape {tuple(out.shape)}."
+            )
 
     def decode(self, message: Tensor, numel: int, *, out: Tensor | None = None, add: bool = False) -> Tensor:
         """The numbers of a message, written (or added) into `out` if given; malformed bytes raise WireError."""
