@@ -29,6 +29,7 @@ class Turn:
     seed: int = 0
     step: int = 0
     reduction: str | None = None
+    company: int = 0  # numbers that travel in the same rounds, if more than the tensor's own
     measure: bool = False  # note how much of what was given is lost, at the cost of one more decoding
     buffers: Buffers = field(default_factory=Buffers)
 
@@ -109,7 +110,8 @@ def _reduce(path: "Path", y: Tensor, turn: Turn, want: Want, landing: Tensor) ->
         return Reduced(total, own, path.parts.finite())
     place = landing if not path.prefix else None
     who = turn.rank, turn.ranks
-    return (yield from reduce(path.reduction, path.wire, y, who, want, turn.buffers, place))
+    crowd = max(turn.company / landing.numel(), 1.0)
+    return (yield from reduce(path.reduction, path.wire, y, who, want, turn.buffers, place, crowd))
 
 
 @dataclass(frozen=True)

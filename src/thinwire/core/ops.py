@@ -6,9 +6,10 @@ because all ranks send the same ones; otherwise the world sends every length fir
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 
 LENGTH_BYTES = 4
@@ -79,6 +80,52 @@ class SendRecv:
         return sum(item_bytes(t, self.sizes is not None) for t in self.items) if self.to != rank else 0
 
 
+class Leg(NamedTuple):
+    """One exchange of a journey: whom to send to, whom to hear from, and what must have been taken before it."""
+
+    to: int
+    source: int
+    needs: int = -1  # the leg whose arrival makes what is given in this one; -1: none
+
+
+@dataclass
+class Traffic:
+    """Bytes of a journey so far."""
+
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Hops:
+    """A journey of several exchanges, one after the other, with work in between done while messages travel.
+
+    The world asks for the items of leg h with `given(h)` and hands over what came with `taken(h, items)`: every leg's
+    before the items of a leg that needs it, and otherwise while the next leg's are under way. `sizes` are those of the
+    items of each leg, if all ranks know them.
+    """
+
+    legs: Sequence[Leg]
+    sizes: Sequence[Sequence[int]] | None
+    device: torch.device
+    give: Callable[[int], Sequence[Tensor]]
+    take: Callable[[int, Sequence[Tensor]], None]
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def given(self, leg: int) -> list[Tensor]:
+        items = list(self.give(leg))
+        self.traffic.sent += sum(item_bytes(t, self.sizes is not None) for t in items)
+        return items
+
+    def taken(self, leg: int, items: Sequence[Tensor]) -> None:
+        self.traffic.received += sum(item_bytes(t, self.sizes is not None) for t in items)
+        self.take(leg, items)
+
+    def sent(self, rank: int, ranks: int) -> int:
+        """Bytes of the journey, once it has been made."""
+        return self.traffic.sent
+
+
 @dataclass(frozen=True, eq=False)
 class Begin:
     """Start an operation and go on; the reply is a ticket for `Finish`."""
@@ -99,7 +146,7 @@ class Finish:
         return 0
 
 
-Collective: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | SendRecv
+Collective: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | SendRecv | Hops
 Op: TypeAlias = Collective | Begin | Finish
 Rounds: TypeAlias = Generator[Op, Any, T]
 
@@ -116,4 +163,11 @@ def received_bytes(op: Collective, reply: Any, rank: int, ranks: int) -> int:
         return 0 if rank == op.root else sum(item_bytes(t, True) for t in reply)
     if isinstance(op, SendRecv):
         return 0 if op.to == rank else sum(item_bytes(t, op.sizes is not None) for t in reply[0])
+    if isinstance(op, Hops):
+        return op.traffic.received
     return sum(item_bytes(t, op.exact) for source, items in enumerate(reply) if source != rank for t in items)
+
+
+def rounds_in(op: Op) -> int:
+    """How often the ranks wait for each other in an operation."""
+    return len(op.legs) if isinstance(op, Hops) else 0 if isinstance(op, Finish) else 1

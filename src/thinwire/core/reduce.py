@@ -88,11 +88,12 @@ def reduce(
     want: Want,
     buffers: Buffers,
     landing: Tensor | None = None,
+    crowd: float = 1.0,
 ) -> Rounds[Reduced]:
     """Sum y over the ranks; returns the sum and what is wanted of this rank's contribution to it.
 
-    `who` is this rank, and how many there are; `landing` is memory for the sum, used where that saves a copy. Unless
-    its own contribution is wanted, y is overwritten.
+    `who` is this rank, and how many there are; `landing` is memory for the sum, used where that saves a copy; `crowd`
+    is how many times as much as y travels in the same rounds. Unless its own contribution is wanted, y is overwritten.
     """
     if y.numel() == 0:
         return Reduced(y, y)
@@ -109,7 +110,7 @@ def reduce(
         return Reduced(summed, y.sub_(own) if want == "left" else own)
     own = buffers.empty(y.numel() if want == "own" else 0, y.dtype, y.device)
     numbers = Numbers(links, y, total, own, want, buffers)
-    finite = yield from _gathered(numbers) if kind == "gathered" else sharded(numbers, *who)
+    finite = yield from _gathered(numbers) if kind == "gathered" else sharded(numbers, *who, crowd)
     return Reduced(total, own if want == "own" else y, finite)
 
 
@@ -142,7 +143,7 @@ def _gathered(numbers: Numbers) -> Rounds[bool | None]:
 
 def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
     """Decode, add and encode at every hop; each rank books the errors of the encodings it made."""
-    cut = Cut(links, y.numel(), ranks, Buffers(), y.device)
+    cut = Cut.of(links, y.numel(), ranks, Buffers(), y.device)
     own = y.clone()
 
     def sealed(j: int, values: Tensor, hop: int) -> Tensor:

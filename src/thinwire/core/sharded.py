@@ -3,10 +3,11 @@
 Short messages go in two rounds, an all-to-all and an all-gather. Long ones go hop by hop: in hop h every rank sends to
 the h-th rank after it and receives from the h-th before it. So each receiver has one sender at a time, where an
 all-to-all lets all senders meet at one switch port and lose packets; and while a message travels, the next one is
-encoded and the one before decoded.
+encoded and the one before decoded. Shards are cut in two where that changes nothing of what is said: while the one
+half's shards travel, the other half's sum is encoded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
-from thinwire.core.ops import AllGather, AllToAll, Rounds, SendRecv
+from thinwire.core.ops import AllGather, AllToAll, Hops, Leg, Rounds
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
 from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size, take_off
@@ -25,6 +26,7 @@ Want: TypeAlias = Literal["nothing", "own", "left"]
 
 SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so that draws stay independent
 LONG = 1 << 17  # bytes from which a message is worth a hop of its own
+VERY_LONG = 6 * LONG  # ... or of two
 
 
 @dataclass(frozen=True)
@@ -47,27 +49,95 @@ class Numbers:
         return self.buffers.empty(numel, self.y.dtype, self.y.device)
 
 
-def sharded(numbers: Numbers, rank: int, ranks: int) -> Rounds[bool | None]:
-    """Write the sum into `numbers.total`; returns whether it is finite, if its messages tell."""
-    work = _Sharded(numbers, rank, ranks)
-    in_hops = ranks > 1 and work.cut.full >= LONG
-    yield from work.scattered_in_hops() if in_hops else work.scattered_at_once()
-    # the sum is encoded once, and everyone, the owner too, decodes the same bytes
-    sealed = work.cut.encoded(work.sum, rank, SECOND_ENCODING)
-    yield from work.gathered_in_hops(sealed) if in_hops else work.gathered_at_once(sealed)
-    work.book_second_encoding()
+def sharded(numbers: Numbers, rank: int, ranks: int, crowd: float = 1.0) -> Rounds[bool | None]:
+    """Write the sum into `numbers.total`; returns whether it is finite, if its messages tell.
+
+    Messages are long if those of all tensors in the same rounds are, `crowd` times as many bytes: what is short goes
+    along with what is long.
+    """
+    y = numbers.y
+    cut = Cut.of(numbers.links, y.numel(), ranks, numbers.buffers, y.device)
+    if ranks > 1 and cut.full * crowd >= LONG:
+        work = _Sharded(numbers, rank, ranks, cut.halves(crowd))
+        yield work.journey()
+    else:
+        work = _Sharded(numbers, rank, ranks, [cut])
+        yield from work.at_once()
+    for part in work.parts:
+        part.book_second_encoding()
     return work.finite
 
 
 class _Sharded:
-    """One rank's part in a sharded sum."""
+    """One rank's part in a sharded sum, of each shard one or two parts."""
 
-    def __init__(self, numbers: Numbers, rank: int, ranks: int) -> None:
-        self.numbers, self.rank, self.ranks = numbers, rank, ranks
-        y = numbers.y
-        self.cut = Cut(numbers.links, y.numel(), ranks, numbers.buffers, y.device)
-        self.others = [(rank + hop) % ranks for hop in range(1, ranks)]
+    def __init__(self, numbers: Numbers, rank: int, ranks: int, cuts: "Sequence[Cut]") -> None:
+        self.rank, self.ranks, self.device = rank, ranks, numbers.y.device
+        self.parts = [_Part(numbers, rank, cut) for cut in cuts]
+        self.exact = cuts[0].exact
+
+    @property
+    def finite(self) -> bool | None:
+        """Whether the sum is, as far as the messages tell."""
+        told = [part.finite for part in self.parts]
+        return False if False in told else None if None in told else True
+
+    def at_once(self) -> Rounds[None]:
+        (part,) = self.parts
+        others = [(self.rank + hop) % self.ranks for hop in range(1, self.ranks)]
+        parts: list[list[Tensor]] = [[] for _ in range(self.ranks)]
+        for j in others:
+            parts[j] = [part.message(j)]
+            part.book(j)
+        received = yield AllToAll(parts, self.exact)
+        for j in reversed(others):
+            part.add(received[j][0])
+        gathered = yield AllGather([part.seal()], self.exact)
+        for j in range(self.ranks):
+            part.put(gathered[j][0], j)
+
+    def journey(self) -> Hops:
+        """First all parts to the owners of their shards, then all sums to everyone."""
+        way = [
+            (part, hop, sums)
+            for sums in (False, True)
+            for part in range(len(self.parts))
+            for hop in range(1, self.ranks)
+        ]
+
+        def give(leg: int) -> list[Tensor]:
+            at, hop, sums = way[leg]
+            part = self.parts[at]
+            if not sums:
+                return [part.message((self.rank + hop) % self.ranks)]
+            return [part.seal() if hop == 1 else part.sealed]
+
+        def take(leg: int, items: Sequence[Tensor]) -> None:
+            at, hop, sums = way[leg]
+            part = self.parts[at]
+            if not sums:
+                part.book((self.rank + hop) % self.ranks)
+                part.add(items[0])
+                return
+            if hop == 1:
+                part.put(part.sealed, self.rank)
+            part.put(items[0], (self.rank - hop) % self.ranks)
+
+        legs = []
+        for at, hop, sums in way:
+            needs = (at + 1) * (self.ranks - 1) - 1 if sums else -1
+            legs.append(Leg((self.rank + hop) % self.ranks, (self.rank - hop) % self.ranks, needs))
+        sizes = [[int(self.parts[at].cut.full)] for at, _, _ in way] if self.exact else None
+        return Hops(legs, sizes, self.device, give, take)
+
+
+class _Part:
+    """A part of every shard: this rank's messages to their owners, and the sum of its own shard."""
+
+    def __init__(self, numbers: Numbers, rank: int, cut: "Cut") -> None:
+        self.numbers, self.rank, self.cut = numbers, rank, cut
         self.finite: bool | None = True
+        self.messages: dict[int, Tensor] = {}
 
     @cached_property
     def sum(self) -> Tensor:
@@ -80,44 +150,15 @@ class _Sharded:
             return share
         return mine if numbers.want == "nothing" else numbers.empty(high - low).copy_(mine)
 
-    # First half: shards go to their owners, who add them up.
-
-    def scattered_at_once(self) -> Rounds[None]:
-        parts: list[list[Tensor]] = [[] for _ in range(self.ranks)]
-        for j in self.others:
-            parts[j] = [self._message(j)]
-            self._book(j, parts[j][0])
-        received = yield AllToAll(parts, self.cut.exact)
-        for j in reversed(self.others):
-            self._add(received[j][0])
-
-    def scattered_in_hops(self) -> Rounds[None]:
-        message: Tensor | None = self._message(self.others[0])
-        arrived: Tensor | None = None
-        for hop, j in enumerate(self.others, 1):
-            assert message is not None
-
-            def meanwhile(
-                hop: int = hop, j: int = j, message: Tensor = message, arrived: Tensor | None = arrived
-            ) -> Tensor | None:
-                following = self._message(self.others[hop]) if hop < self.ranks - 1 else None
-                self._book(j, message)
-                if arrived is not None:
-                    self._add(arrived)
-                return following
-
-            (arrived,), message = yield self._hop(hop, message, meanwhile)
-        assert arrived is not None
-        self._add(arrived)
-
-    def _message(self, j: int) -> Tensor:
+    def message(self, j: int) -> Tensor:
         """This rank's numbers of shard j, encoded."""
         low, high = self.cut.shards[j]
-        return self.cut.encoded(self.numbers.y[low:high], j)
+        self.messages[j] = self.cut.encoded(self.numbers.y[low:high], j)
+        return self.messages[j]
 
-    def _book(self, j: int, message: Tensor) -> None:
-        """What a message delivers of this rank's numbers, as far as that is wanted."""
-        numbers = self.numbers
+    def book(self, j: int) -> None:
+        """What the message of shard j delivers of this rank's numbers, as far as that is wanted."""
+        numbers, message = self.numbers, self.messages[j]
         low, high = self.cut.shards[j]
         if numbers.want == "own":
             self.cut.decode(message, numbers.own[low:high], j, add=False)
@@ -125,28 +166,15 @@ class _Sharded:
             scratch = numbers.total[: high - low]  # it is written much later
             self.cut.take_off(message, numbers.y[low:high], j, scratch)
 
-    def _add(self, message: Tensor) -> None:
+    def add(self, message: Tensor) -> None:
         self.cut.decode(message, self.sum, self.rank, add=True)
 
-    # Second half: owners send their sums to all.
+    def seal(self) -> Tensor:
+        """The sum, encoded once: everyone, the owner too, decodes the same bytes."""
+        self.sealed = self.cut.encoded(self.sum, self.rank, SECOND_ENCODING)
+        return self.sealed
 
-    def gathered_at_once(self, sealed: Tensor) -> Rounds[None]:
-        gathered = yield AllGather([sealed], self.cut.exact)
-        for j in range(self.ranks):
-            self._put(gathered[j][0], j)
-
-    def gathered_in_hops(self, sealed: Tensor) -> Rounds[None]:
-        arrived, source = sealed, self.rank
-        for hop in range(1, self.ranks):
-
-            def meanwhile(arrived: Tensor = arrived, source: int = source) -> None:
-                self._put(arrived, source)
-
-            (arrived,), _ = yield self._hop(hop, sealed, meanwhile)
-            source = (self.rank - hop) % self.ranks
-        self._put(arrived, source)
-
-    def _put(self, sealed: Tensor, j: int) -> None:
+    def put(self, sealed: Tensor, j: int) -> None:
         low, high = self.cut.shards[j]
         self.cut.decode(sealed, self.numbers.total[low:high], j, add=False)
         if self.finite:
@@ -160,11 +188,6 @@ class _Sharded:
             torch.sub(numbers.y[low:high], self.sum.sub_(numbers.total[low:high]), out=numbers.own[low:high])
         elif numbers.want == "left":
             torch.sub(self.sum, numbers.total[low:high], out=numbers.y[low:high])
-
-    def _hop(self, hop: int, message: Tensor, meanwhile: Callable[[], Tensor | None]) -> SendRecv:
-        sizes = [message.numel()] if self.cut.exact else None
-        to, source = (self.rank + hop) % self.ranks, (self.rank - hop) % self.ranks
-        return SendRecv([message], to, source, sizes, meanwhile)
 
 
 def shard_length(wire: Sequence[Stage], spec: Spec, ranks: int) -> int:
@@ -180,13 +203,36 @@ class Cut:
     In chains of fixed size a shorter shard's message is filled up, so that all of one round are equally long.
     """
 
-    def __init__(self, links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> None:
+    def __init__(
+        self, links: Sequence[Link], shards: Sequence[tuple[int, int]], buffers: Buffers, device: torch.device
+    ) -> None:
+        self.shards, self.links, self.buffers, self.device = shards, links, buffers, device
+        low, high = shards[0]
+        self.full = size_of(links, high - low)
+        self.exact = self.full.exact
+
+    @staticmethod
+    def of(links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> "Cut":
         spec = replace(links[0].scene.spec, numel=numel)
         shard = shard_length([link.stage for link in links], spec, ranks)
-        self.shards = [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
-        self.links, self.buffers, self.device = links, buffers, device
-        self.full = size_of(links, self.shards[0][1])
-        self.exact = self.full.exact
+        shards = [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
+        return Cut(links, shards, buffers, device)
+
+    def halves(self, crowd: float = 1.0) -> "list[Cut]":
+        """Two cuts, each with a part of every shard, if messages about them say what one about the whole does.
+
+        The second parts of what is short are empty.
+        """
+        low, high = self.shards[0]
+        spec = replace(self.links[0].scene.spec, numel=high - low, shape=())
+        step = self.links[0].stage.divisible(spec) if len(self.links) == 1 else None
+        if step is None or self.full * crowd < VERY_LONG:
+            return [self]
+        half = -(-(high - low) // step // 2) * step if self.full >= LONG else high - low
+        middles = [min(low + half, high) for low, high in self.shards]
+        first = [(low, middle) for (low, _), middle in zip(self.shards, middles, strict=True)]
+        second = [(middle, high) for (_, high), middle in zip(self.shards, middles, strict=True)]
+        return [Cut(self.links, shards, self.buffers, self.device) for shards in (first, second)]
 
     def encoded(self, values: Tensor, j: int, salt: int = 0) -> Tensor:
         """The message of shard j; `salt` tells further encodings of the same numbers apart, which are sums by then."""

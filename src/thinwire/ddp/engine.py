@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thinwire.core.average import Turn, average
 from thinwire.core.codec import Codec
-from thinwire.core.ops import AllReduce, Rounds
+from thinwire.core.ops import AllReduce, Begin, Finish, Rounds
 from thinwire.core.plan import Decision, Plan
 from thinwire.core.slot import Slot
 from thinwire.core.together import together
@@ -81,19 +81,18 @@ class Engine:
         """
         coded = [p for p in pieces if self._is_coded(p.name)]
         plain = [p for p in pieces if not self._is_coded(p.name)]
+        company = sum(p.gradient.numel() for p in coded)
         tallies = [Tally(1, p.gradient.numel()) for p in coded]
-        rounds: list[Rounds[Any]] = [
-            metered(self._rounds(piece, world), tally, world.rank, world.ranks)
-            for piece, tally in zip(coded, tallies, strict=True)
-        ]
         lumps = [[whole]] if whole is not None and not coded else _alike([p.gradient for p in plain])
-        for lump in lumps:
-            numbers = sum(t.numel() for t in lump)
-            tallies.append(Tally(0, numbers, numbers))
-            rounds.append(metered(_plain_rounds(lump, world.ranks), tallies[-1], world.rank, world.ranks))
+        # beside sums of the backend, what is plain shares a collective; beside messages, it is summed at the same time
+        aside = all(self.codec(p.name).wire for p in coded)
+        tallies += [Tally(0, numbers, numbers) for numbers in (sum(t.numel() for t in lump) for lump in lumps)]
+        work: list[Rounds[Any]] = [self._rounds(piece, world, company) for piece in coded]
+        work += [_plain_rounds(lump, world.ranks, bool(coded) and aside) for lump in lumps]
+        rounds = [metered(r, tally, world.rank, world.ranks) for r, tally in zip(work, tallies, strict=True)]
         steps = [self._slot(p.name).steps for p in coded]
         before = world.counters()
-        world.drive(together(rounds))
+        world.drive(together(rounds[len(coded) :] + rounds[: len(coded)]))
         self._note_finite(coded, steps, lumps)
         self._book(before, world, coded, plain, tallies)
 
@@ -105,13 +104,13 @@ class Engine:
     def _slot(self, name: str) -> Slot:
         return self.slots.setdefault(name, Slot())
 
-    def _rounds(self, piece: Piece, world: Distributed) -> Rounds[Tensor]:
+    def _rounds(self, piece: Piece, world: Distributed, company: int) -> Rounds[Tensor]:
         slot = self._slot(piece.name)
         slot.dial = self.dial
         # a seed for each parameter: equal positions of different parameters must not draw alike
         seed = self.seed * 2**32 + zlib.crc32(piece.name.encode())
         measure = self.meter.measures(self.step)
-        turn = Turn(world.rank, world.ranks, seed, self.step, measure=measure, buffers=world.buffers)
+        turn = Turn(world.rank, world.ranks, seed, self.step, company=company, measure=measure, buffers=world.buffers)
         rounds = average(self.codec(piece.name), piece.gradient, slot, turn, piece.weights, out=piece.gradient)
         if self.drops_idle and slot.held is not None and not bool(piece.gradient.any()):
             return _saving_residual(rounds, slot)
@@ -194,10 +193,14 @@ def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     return list(lumps.values())
 
 
-def _plain_rounds(tensors: Sequence[Tensor], ranks: int) -> Rounds[None]:
-    """Divide, then sum: the order of plain DDP, so that results are equal bit for bit."""
-    flats = [t.reshape(-1).div_(ranks) for t in tensors]
-    totals = yield AllReduce(flats)
+def _plain_rounds(tensors: Sequence[Tensor], ranks: int, aside: bool) -> Rounds[None]:
+    """Divide, then sum: the order of plain DDP, so that results are equal bit for bit; `aside`: while others go on."""
+    summing = AllReduce([t.reshape(-1).div_(ranks) for t in tensors])
+    if aside:
+        ticket = yield Begin(summing)
+        totals = yield Finish(ticket)
+    else:
+        totals = yield summing
     for t, total in zip(tensors, totals, strict=True):
         if total.data_ptr() != t.data_ptr() or t.numel() == 0:
             t.copy_(total.view_as(t))

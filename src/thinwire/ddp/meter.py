@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
-from thinwire.core.ops import Begin, Collective, Finish, Rounds, received_bytes
+from thinwire.core.ops import Begin, Collective, Finish, Rounds, received_bytes, rounds_in
 from thinwire.worlds.distributed import Counters
 
 T = TypeVar("T")
@@ -75,9 +75,9 @@ def metered(rounds: Rounds[T], tally: Tally, rank: int, ranks: int) -> Generator
             result: T = end.value
             return result
         tally.encode_seconds += time.perf_counter() - began
-        tally.sent += op.sent(rank, ranks)
-        tally.rounds += not isinstance(op, Finish)
         reply = yield op
+        tally.sent += op.sent(rank, ranks)
+        tally.rounds += rounds_in(op)
         if isinstance(op, Begin):
             begun[id(reply)] = op.op
         else:

@@ -1,10 +1,11 @@
 """Processes over torch.distributed: the operations on a process group."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,10 +24,13 @@ from thinwire.core.ops import (
     Broadcast,
     Collective,
     Finish,
+    Hops,
+    Leg,
     Op,
     Rounds,
     SendRecv,
     received_bytes,
+    rounds_in,
 )
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
@@ -36,6 +40,11 @@ T = TypeVar("T")
 
 _HOW = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _LONGEST = 2**31 - 1
+
+Expected: TypeAlias = tuple[Tensor, Any]  # memory, and the work that will fill it
+
+# where ranks share cores, the backend's threads get theirs before work that is not urgent begins
+_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 def average(
@@ -130,8 +139,7 @@ class Distributed:
             if isinstance(op, Finish):
                 return self._finish(*op.ticket)
             started = op.op if isinstance(op, Begin) else op
-            self._counters.sent += started.sent(self.rank, self.ranks)
-            self._counters.rounds += 1
+            self._counters.rounds += rounds_in(started)
             ticket = (started, self._begin(started))
             return ticket if isinstance(op, Begin) else self._finish(*ticket)
         except RuntimeError as reason:
@@ -145,6 +153,7 @@ class Distributed:
 
     def _finish(self, op: Collective, finish: Callable[[], Any]) -> Any:
         reply = finish()
+        self._counters.sent += op.sent(self.rank, self.ranks)
         self._counters.received += received_bytes(op, reply, self.rank, self.ranks)
         return reply
 
@@ -161,6 +170,8 @@ class Distributed:
                 return self._broadcast(op)
             case SendRecv():
                 return self._send_recv(op)
+            case Hops():
+                return lambda: self._make_journey(op)
 
     def _all_reduce(self, op: AllReduce) -> Callable[[], list[Tensor]]:
         flat, sizes = self._joined(op.items), [t.numel() for t in op.items]
@@ -219,42 +230,77 @@ class Distributed:
         # what is broadcast is meant to be kept, so that it must not lie in work memory
         flat = op.items[0].contiguous() if len(op.items) == 1 else torch.cat([t.reshape(-1) for t in op.items])
         sizes = [t.numel() for t in op.items]
-        root = op.root if self.group is None else dist.get_global_rank(self.group, op.root)
-        work = dist.broadcast(flat, root, group=self.group, async_op=True) if self.ranks > 1 else None
+        work = dist.broadcast(flat, self._global(op.root), group=self.group, async_op=True) if self.ranks > 1 else None
         return lambda: _waited(work, _split(flat, sizes))
 
     def _send_recv(self, op: SendRecv) -> Callable[[], tuple[list[Tensor], Any]]:
         if op.to == self.rank:
             return lambda: (list(op.items), op.meanwhile() if op.meanwhile else None)
-        sizes = list(op.sizes) if op.sizes is not None else None
-        if sizes is None:
-            lengths = torch.tensor([t.numel() for t in op.items], dtype=torch.int32, device=self._device())
-            sizes = self._exchange(lengths, len(op.items), op, None)()[0].tolist()
-        exchanged = self._exchange(self._joined(op.items), sum(sizes), op, op.meanwhile)
+        leg = Leg(op.to, op.source)
+        sizes = self._lengths(op.items, leg) if op.sizes is None else op.sizes
+        flight = self._depart(op.items, leg, sizes, None)
 
         def finish() -> tuple[list[Tensor], Any]:
-            received, aside = exchanged()
-            return _split(received, sizes), aside
+            aside = op.meanwhile() if op.meanwhile else None
+            return self._arrive(flight), aside
 
         return finish
 
-    def _exchange(
-        self, flat: Tensor, count: int, op: SendRecv, meanwhile: Callable[[], Any] | None
-    ) -> Callable[[], tuple[Tensor, Any]]:
-        incoming = self.buffers.empty(count, flat.dtype, flat.device)
-        to, source = (r if self.group is None else dist.get_global_rank(self.group, r) for r in (op.to, op.source))
-        # to receive comes first: Gloo sends at once where the receiver is known to wait, else it asks
-        works = dist.batch_isend_irecv(
-            [dist.P2POp(dist.irecv, incoming, source, self.group), dist.P2POp(dist.isend, flat, to, self.group)]
-        )
+    # Journeys.
 
-        def finish() -> tuple[Tensor, Any]:
-            aside = meanwhile() if meanwhile else None
-            for work in works:
-                work.wait()
-            return incoming, aside
+    def _make_journey(self, op: Hops) -> None:
+        """Send, receive and work, leg by leg."""
+        last = len(op.legs) - 1
+        landed: tuple[int, list[Tensor]] | None = None  # what has come and is not taken yet
+        expected, items = self._expect(op, 0), op.given(0)
+        for at, leg in enumerate(op.legs):
+            sizes = self._lengths(items, leg) if op.sizes is None else op.sizes[at]
+            flight = self._depart(items, leg, sizes, expected)
+            expected = self._expect(op, at + 1) if at < last else None
+            _give_way()
+            if landed is not None:
+                op.taken(*landed)
+            early = at < last and op.legs[at + 1].needs < at
+            if early:
+                items = op.given(at + 1)
+            landed = (at, self._arrive(flight))
+            if not early:
+                op.taken(*landed)
+                landed = None
+                items = op.given(at + 1) if at < last else []
 
-        return finish
+    def _expect(self, op: Hops, at: int) -> Expected | None:
+        """A receive that is posted before its turn: Gloo sends at once where the receiver is known to wait, else it
+        asks. Accelerators' backends want to receive and send in one batch."""
+        if op.sizes is None or op.device.type != "cpu":
+            return None
+        incoming = self.buffers.empty(sum(op.sizes[at]), torch.uint8, op.device)
+        return incoming, dist.irecv(incoming, self._global(op.legs[at].source), self.group)
+
+    def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int], expected: Expected | None) -> "Flight":
+        flat = self._joined(items)
+        to, source = self._global(leg.to), self._global(leg.source)
+        if expected is not None:
+            incoming, receiving = expected
+            return Flight(incoming, sizes, [receiving, dist.isend(flat, to, self.group)], flat)
+        incoming = self.buffers.empty(sum(sizes), flat.dtype, flat.device)
+        # to receive comes first, for Gloo's sake
+        both = [dist.P2POp(dist.irecv, incoming, source, self.group), dist.P2POp(dist.isend, flat, to, self.group)]
+        return Flight(incoming, sizes, dist.batch_isend_irecv(both), flat)
+
+    def _arrive(self, flight: "Flight") -> list[Tensor]:
+        for work in flight.works:
+            work.wait()
+        return _split(flight.incoming, flight.sizes)
+
+    def _lengths(self, items: Sequence[Tensor], leg: Leg) -> list[int]:
+        """How long the items are that will come, told before them."""
+        lengths = torch.tensor([t.numel() for t in items], dtype=torch.int32, device=self._device())
+        (told,) = self._arrive(self._depart([lengths], leg, [lengths.numel()], None))
+        return told.tolist()
+
+    def _global(self, rank: int) -> int:
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
     def _joined(self, items: Sequence[Tensor]) -> Tensor:
         """One flat tensor: the items' own memory where they lie one behind the other."""
@@ -270,6 +316,15 @@ class Distributed:
         """Where small control tensors must live for this backend."""
         name = str(dist.get_backend(self.group))
         return torch.device("cuda", torch.cuda.current_device()) if "nccl" in name else torch.device("cpu")
+
+
+class Flight(NamedTuple):
+    """An exchange under way, with what must stay where it is until it has ended."""
+
+    incoming: Tensor
+    sizes: Sequence[int]
+    works: list[Any]
+    outgoing: Tensor
 
 
 def _all_gather_flat(out: Tensor, flat: Tensor, group: dist.ProcessGroup | None) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from thinwire.core.average import Turn, average
 from thinwire.core.codec import Codec
-from thinwire.core.ops import AllGather, AllReduce, AllToAll, Begin, Broadcast, Finish, Op, Rounds, SendRecv
+from thinwire.core.ops import AllGather, AllReduce, AllToAll, Begin, Broadcast, Finish, Hops, Op, Rounds, SendRecv
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, WorldError
@@ -82,8 +82,8 @@ def run(rounds: Sequence[Rounds[T]]) -> tuple[list[T], list[int]]:
             raise WorldError(
                 f"the simulated ranks disagree: {[type(op).__name__ for op in ops]}, {len(results)} ended."
             )
-        sent = [total + op.sent(rank, ranks) for rank, (total, op) in enumerate(zip(sent, ops, strict=True))]
         replies = _perform(ops)
+        sent = [total + op.sent(rank, ranks) for rank, (total, op) in enumerate(zip(sent, ops, strict=True))]
 
 
 def _perform(ops: list[Any]) -> list[Any]:
@@ -110,8 +110,18 @@ def perform(ops: list[Any]) -> list[Any]:
         case SendRecv():
             aside = [op.meanwhile() if op.meanwhile else None for op in ops]
             return [([t.clone() for t in ops[op.source].items], aside[rank]) for rank, op in enumerate(ops)]
+        case Hops():
+            return _made_journey(ops)
         case _:
             raise WorldError(f"no world performs {type(ops[0]).__name__}.")
+
+
+def _made_journey(ops: list[Hops]) -> list[None]:
+    for leg in range(len(ops[0].legs)):
+        given = [[t.clone() for t in op.given(leg)] for op in ops]
+        for op in ops:
+            op.taken(leg, given[op.legs[leg].source])
+    return [None] * len(ops)
 
 
 def _reduced(tensors: list[Tensor], how: str) -> Tensor:
