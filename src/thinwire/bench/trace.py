@@ -11,9 +11,11 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
+from torch import Tensor
+
 from thinwire import Handle, Stage
-from thinwire.core.ops import Begin, Finish, Op, Rounds
-from thinwire.worlds.distributed import Distributed
+from thinwire.core.ops import Begin, Finish, Hops, Leg, Op, Rounds, SendRecv
+from thinwire.worlds.distributed import Distributed, Expected, Flight
 
 T = TypeVar("T")
 
@@ -64,6 +66,7 @@ class TracedWorld(Distributed):
         super().__init__(world.group)
         self._recorder, self._lane = recorder, lane
         self._begun: dict[int, float] = {}
+        self._departed: dict[int, float] = {}
 
     def drive(self, rounds: Rounds[T]) -> T:
         self._recorder.tracks[threading.get_ident()] = self._lane
@@ -91,12 +94,29 @@ class TracedWorld(Distributed):
             self._recorder.add("begin", began)
             self._begun[id(reply)] = began
             return reply
+        if isinstance(op, Hops | SendRecv):  # whose exchanges are noted one by one
+            return reply
         self._recorder.add("wait", began)
         started = op.ticket[0] if isinstance(op, Finish) else op
         flying_since = self._begun.pop(id(op.ticket), began) if isinstance(op, Finish) else began
         sent = started.sent(self.rank, self.ranks)
         self._recorder.add(type(started).__name__, flying_since, f"{self._lane} wire", bytes=sent)
         return reply
+
+    def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int], expected: Expected | None) -> Flight:
+        began = time.perf_counter()
+        flight = super()._depart(items, leg, sizes, expected)
+        self._recorder.add("begin", began)
+        self._departed[id(flight.incoming)] = began
+        return flight
+
+    def _arrive(self, flight: Flight) -> list[Tensor]:
+        began = time.perf_counter()
+        items = super()._arrive(flight)
+        self._recorder.add("wait", began)
+        departed, sent = self._departed.pop(id(flight.incoming)), flight.outgoing.nbytes
+        self._recorder.add("exchange", departed, f"{self._lane} wire", bytes=sent)
+        return items
 
 
 @contextmanager
