@@ -95,4 +95,5 @@ class Poisoned(Buffers):
 
     def reset(self) -> None:
         super().reset()
-        self._block.fill_(255)  # NaN in every float type
+        for block in self.blocks:
+            block.fill_(255)  # NaN in every float type

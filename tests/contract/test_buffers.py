@@ -1,9 +1,12 @@
 """Work memory is used again in every step; whatever a chain keeps must not lie in it."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 import thinwire
@@ -34,10 +37,10 @@ def trained(
     means = []
     for step in range(7):
         rounds = []
-        for rank, given in enumerate(gradients(RANKS, SHAPE, seed=step)):
+        for rank, gradient in enumerate(gradients(RANKS, SHAPE, seed=step)):
             buffers[rank].reset()
             turn = Turn(rank, RANKS, 1, step, measure=step % 2 == 0, buffers=buffers[rank])
-            rounds.append(average(codec, given, slots[rank], turn, weights(SHAPE), given if in_place else None))
+            rounds.append(average(codec, gradient, slots[rank], turn, weights(SHAPE), gradient if in_place else None))
         means += [mean.clone() for mean in run(rounds)[0]]
     return means, [slot.state_dict() for slot in slots]
 
@@ -59,14 +62,17 @@ def test_a_mean_may_take_the_place_of_the_gradient(row: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
-def test_pieces_do_not_overlap_and_come_again_after_a_reset() -> None:
-    buffers, addresses = Buffers(), []
-    for _ in range(3):
-        wanted = ((5, torch.float32), (0, torch.uint8), (7, torch.int16), (3, torch.float32))
-        pieces = [buffers.empty(numel, dtype, torch.device("cpu")) for numel, dtype in wanted]
-        for value, piece in enumerate(pieces):
-            piece.fill_(value)
-        assert [piece.tolist() for piece in pieces] == [[0.0] * 5, [], [2] * 7, [3.0] * 3]
-        addresses.append([piece.data_ptr() for piece in pieces])
+@given(st.lists(st.lists(st.integers(0, 100_000), max_size=12), min_size=2, max_size=4))
+def test_pieces_do_not_overlap_and_lie_in_blocks_that_stay(steps: list[list[int]]) -> None:
+    buffers, cpu, kept = Buffers(), torch.device("cpu"), []
+    for sizes in [*steps, steps[-1]]:
         buffers.reset()
-    assert addresses[1] == addresses[2]
+        pieces = [buffers.empty(n, (torch.uint8, torch.int16, torch.float32)[n % 3], cpu) for n in sizes]
+        assert [piece.numel() for piece in pieces] == sizes
+        assert all(piece.data_ptr() % 64 == 0 for piece in pieces if piece.numel())
+        spans = sorted((piece.data_ptr(), piece.nbytes) for piece in pieces if piece.numel())
+        assert all(a + n <= b for (a, n), (b, _) in itertools.pairwise(spans))
+        kept.append([block.data_ptr() for block in buffers.blocks])
+    for before, after in itertools.pairwise(kept):
+        assert after[: len(before)] == before
+    assert kept[-1] == kept[-2]  # the same pieces again take nothing new

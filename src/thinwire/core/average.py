@@ -265,10 +265,14 @@ def _walk_back(
 def _missing(
     codec: Codec, slot: Slot, scenes: list[Scene], prefix: Sequence[int], given: Tensor, own: Tensor, turn: Turn
 ) -> Tensor:
-    """What was given and not delivered; stages that want to know are told what was."""
+    """What was given and not delivered, made where it stays if nothing else is wanted from there; stages that want to
+    know are told what was delivered."""
     held = slot.residual
-    replaces = codec.feedback == "fp32" and codec.beta == 1.0 and held is not None and held.dtype == given.dtype
-    missing = held if replaces and held is not None else turn.empty(given)
+    begins = codec.feedback == "fp32" and held is None
+    if codec.feedback == "fp32" and codec.beta == 1.0 and held is not None and held.dtype == given.dtype:
+        missing = held
+    else:
+        missing = torch.empty_like(given) if begins else turn.empty(given)
     settling = [i for i in codec.working if codec.stages[i].settles]
     only = codec.stages[prefix[0]] if len(prefix) == 1 and not settling else None
     if only is None or not only.undelivered(given, own, scenes[prefix[0]], missing):
@@ -276,6 +280,8 @@ def _missing(
         for i in settling:
             codec.stages[i].settle(sent, scenes[i])
         torch.sub(given, sent, out=missing)
+    if begins:
+        slot.residual = missing
     return missing
 
 

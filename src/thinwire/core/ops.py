@@ -101,8 +101,9 @@ class Hops:
     """A journey of several exchanges, one after the other, with work in between done while messages travel.
 
     The world asks for the items of leg h with `given(h)` and hands over what came with `taken(h, items)`: every leg's
-    before the items of a leg that needs it, and otherwise while the next leg's are under way. `sizes` are those of the
-    items of each leg, if all ranks know them.
+    before the items of a leg that needs it, and otherwise while the next leg's are under way. What is given must last
+    until it has been sent and the same leg's items are taken; what is taken lasts as long as the call. `sizes` are
+    those of the items of each leg, if all ranks know them.
     """
 
     legs: Sequence[Leg]

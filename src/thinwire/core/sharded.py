@@ -105,11 +105,14 @@ class _Sharded:
             for hop in range(1, self.ranks)
         ]
 
+        # a message is sent and booked before the second after it is made
+        memory = [self._message_memory(), self._message_memory()] if self.exact else [None, None]
+
         def give(leg: int) -> list[Tensor]:
             at, hop, sums = way[leg]
             part = self.parts[at]
             if not sums:
-                return [part.message((self.rank + hop) % self.ranks)]
+                return [part.message((self.rank + hop) % self.ranks, memory[leg % 2])]
             return [part.seal() if hop == 1 else part.sealed]
 
         def take(leg: int, items: Sequence[Tensor]) -> None:
@@ -130,6 +133,10 @@ class _Sharded:
         sizes = [[int(self.parts[at].cut.full)] for at, _, _ in way] if self.exact else None
         return Hops(legs, sizes, self.device, give, take)
 
+    def _message_memory(self) -> Tensor:
+        longest = max(int(part.cut.full) for part in self.parts)
+        return self.parts[0].numbers.buffers.empty(longest, torch.uint8, self.device)
+
 
 class _Part:
     """A part of every shard: this rank's messages to their owners, and the sum of its own shard."""
@@ -148,17 +155,18 @@ class _Part:
         if divisor > 1:
             share_into(mine, divisor, None, share := numbers.empty(high - low))
             return share
-        return mine if numbers.want == "nothing" else numbers.empty(high - low).copy_(mine)
+        # where what is left is wanted, it is written here at the end
+        return numbers.empty(high - low).copy_(mine) if numbers.want == "own" else mine
 
-    def message(self, j: int) -> Tensor:
+    def message(self, j: int, memory: Tensor | None = None) -> Tensor:
         """This rank's numbers of shard j, encoded."""
         low, high = self.cut.shards[j]
-        self.messages[j] = self.cut.encoded(self.numbers.y[low:high], j)
+        self.messages[j] = self.cut.encoded(self.numbers.y[low:high], j, memory=memory)
         return self.messages[j]
 
     def book(self, j: int) -> None:
         """What the message of shard j delivers of this rank's numbers, as far as that is wanted."""
-        numbers, message = self.numbers, self.messages[j]
+        numbers, message = self.numbers, self.messages.pop(j)
         low, high = self.cut.shards[j]
         if numbers.want == "own":
             self.cut.decode(message, numbers.own[low:high], j, add=False)
@@ -234,12 +242,14 @@ class Cut:
         second = [(middle, high) for (_, high), middle in zip(self.shards, middles, strict=True)]
         return [Cut(self.links, shards, self.buffers, self.device) for shards in (first, second)]
 
-    def encoded(self, values: Tensor, j: int, salt: int = 0) -> Tensor:
-        """The message of shard j; `salt` tells further encodings of the same numbers apart, which are sums by then."""
+    def encoded(self, values: Tensor, j: int, salt: int = 0, memory: Tensor | None = None) -> Tensor:
+        """The message of shard j, in `memory` if that is given; `salt` tells further encodings of the same numbers
+        apart, which are sums by then."""
         links = self._moved(j, stream=salt, divisor=1 if salt else self.links[0].scene.divisor)
         if not self.exact:
             return encode_message(links, values)
-        message = self.buffers.empty(int(self.full), torch.uint8, self.device)
+        size = int(self.full)
+        message = self.buffers.empty(size, torch.uint8, self.device) if memory is None else memory[:size]
         encode_message_into(links, values, message)
         return message
 

@@ -252,11 +252,12 @@ class Distributed:
         """Send, receive and work, leg by leg."""
         last = len(op.legs) - 1
         landed: tuple[int, list[Tensor]] | None = None  # what has come and is not taken yet
-        expected, items = self._expect(op, 0), op.given(0)
+        places = self._places(op)
+        expected, items = self._expect(op, 0, places), op.given(0)
         for at, leg in enumerate(op.legs):
             sizes = self._lengths(items, leg) if op.sizes is None else op.sizes[at]
             flight = self._depart(items, leg, sizes, expected)
-            expected = self._expect(op, at + 1) if at < last else None
+            expected = self._expect(op, at + 1, places) if at < last else None
             _give_way()
             if landed is not None:
                 op.taken(*landed)
@@ -269,12 +270,17 @@ class Distributed:
                 landed = None
                 items = op.given(at + 1) if at < last else []
 
-    def _expect(self, op: Hops, at: int) -> Expected | None:
+    def _places(self, op: Hops) -> list[Tensor]:
+        """Memory for what comes: one message is under way, one is expected, and one waits to be taken."""
+        longest = max((sum(sizes) for sizes in op.sizes), default=0) if op.sizes is not None else 0
+        return [self.buffers.empty(longest, torch.uint8, op.device) for _ in range(3)]
+
+    def _expect(self, op: Hops, at: int, places: Sequence[Tensor]) -> Expected | None:
         """A receive that is posted before its turn: Gloo sends at once where the receiver is known to wait, else it
         asks. Accelerators' backends want to receive and send in one batch."""
         if op.sizes is None or op.device.type != "cpu":
             return None
-        incoming = self.buffers.empty(sum(op.sizes[at]), torch.uint8, op.device)
+        incoming = places[at % 3][: sum(op.sizes[at])]
         return incoming, dist.irecv(incoming, self._global(op.legs[at].source), self.group)
 
     def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int], expected: Expected | None) -> "Flight":
