@@ -19,15 +19,6 @@ from thinwire.stages.quantise import Bucketed
 from thinwire.worlds.simulated import Outcome, run
 
 WIRED = [row for row in ROWS if Codec.parse(row).wire]
-# with buckets so short that shards of the tests' tensors are cut in two
-HALVED = [
-    "qsgd(bits=3, bucket=16)",
-    "nuqsgd(bits=4, bucket=24, norm=l2)",
-    "ternary(bucket=16)",
-    "sign(bucket=8)",
-    "alq(bits=3, start=1, bucket=32)",
-    "feedback(keep=fp32) | qsgd(bits=2, bucket=8)",
-]
 
 
 def two_steps(row: str, ranks: int, shape: tuple[int, ...]) -> Outcome:
@@ -38,12 +29,11 @@ def two_steps(row: str, ranks: int, shape: tuple[int, ...]) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("row", [*WIRED, *HALVED])
+@pytest.mark.parametrize("row", WIRED)
 @pytest.mark.parametrize(("ranks", "shape"), [(1, (33,)), (2, (40, 7)), (3, (1000,)), (5, (3,)), (5, (37, 11))])
 def test_hops_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = two_steps(row, ranks, shape)
     monkeypatch.setattr(sharded, "LONG", 1)
-    monkeypatch.setattr(sharded, "VERY_LONG", 1)
     in_hops = two_steps(row, ranks, shape)
     assert in_hops.sent == at_once.sent
     for rank in range(ranks):
@@ -73,37 +63,26 @@ def hops(row: str, ranks: int, numel: int) -> list[list[Any]]:
 
 
 def test_long_messages_have_a_receiver_of_their_own() -> None:
-    ranks = 4
-    for size, halves in ((sharded.LONG, 1), (sharded.VERY_LONG, 2)):
-        asked = hops("qsgd(bits=4)", ranks, 2 * size * ranks)
-        assert [[type(op) for op in ops] for ops in asked] == [[Hops]] * ranks
-        journeys = [ops[0].legs for ops in asked]
-        assert [len(legs) for legs in journeys] == [halves * 2 * (ranks - 1)] * ranks
-        for leg_of_all in zip(*journeys, strict=True):
-            assert sorted(leg.to for leg in leg_of_all) == list(range(ranks))
-            assert all(leg_of_all[leg.to].source == rank for rank, leg in enumerate(leg_of_all))
+    ranks, numel = 4, 2 * sharded.LONG * 4  # four bits each
+    asked = hops("qsgd(bits=4)", ranks, numel)
+    assert [[type(op) for op in ops] for ops in asked] == [[Hops]] * ranks
+    journeys = [ops[0].legs for ops in asked]
+    assert [len(legs) for legs in journeys] == [2 * (ranks - 1)] * ranks
+    for leg_of_all in zip(*journeys, strict=True):
+        assert sorted(leg.to for leg in leg_of_all) == list(range(ranks))
+        assert all(leg_of_all[leg.to].source == rank for rank, leg in enumerate(leg_of_all))
 
 
-def test_a_sum_is_encoded_while_the_other_half_travels() -> None:
-    (journey,) = hops("qsgd(bits=4)", 3, 2 * sharded.VERY_LONG * 3)[0]
-    # both halves to their owners, then both sums; a sum needs the last that was added to it
-    assert [leg.needs for leg in journey.legs] == [-1, -1, -1, -1, 1, 1, 3, 3]
-    assert all(leg.needs < at - 1 for at, leg in enumerate(journey.legs) if leg.needs >= 0)
-
-
-def test_what_cannot_be_cut_goes_in_one_piece() -> None:
-    numel = 4 * sharded.VERY_LONG * 3
-    for chain in ("rangefloat(bits=8)", "qsgd(bits=4) | huffman", "topk(density=0.9)"):
-        journey = hops(f"feedback(keep=off) | {chain}", 3, numel)[0][-1]
-        assert [leg.needs for leg in journey.legs] == [-1, -1, 1, 1]
+def test_only_a_sum_needs_what_came_before() -> None:
+    (journey,) = hops("qsgd(bits=4)", 4, 2 * sharded.LONG * 4)[0]
+    assert [leg.needs for leg in journey.legs] == [-1, -1, -1, 2, 2, 2]
 
 
 def test_what_is_short_goes_along_with_what_is_long() -> None:
-    turn = Turn(0, 3, company=2 * sharded.VERY_LONG * 3, reduction="sharded")
-    journey: Any = average(Codec.parse("qsgd(bits=4)"), torch.zeros(2000), Slot(), turn).send(None)
-    assert isinstance(journey, Hops)
-    assert len(journey.legs) == 8
-    assert [sizes == [0] for sizes in journey.sizes or ()] == [False, False, True, True] * 2  # all in the first half
+    for company, in_hops in ((2 * sharded.LONG * 3, True), (0, False)):
+        turn = Turn(0, 3, company=company, reduction="sharded")
+        op = average(Codec.parse("qsgd(bits=4)"), torch.zeros(2000), Slot(), turn).send(None)
+        assert isinstance(op, Hops) == in_hops
 
 
 def test_short_messages_go_in_two_rounds() -> None:
@@ -112,7 +91,6 @@ def test_short_messages_go_in_two_rounds() -> None:
 
 def test_hops_of_several_tensors_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharded, "LONG", 1)
-    monkeypatch.setattr(sharded, "VERY_LONG", 1)
     ranks, chains, shapes = (
         3,
         ["qsgd(bucket=8)", "topk(density=0.2)", "nuqsgd(bits=3)", "qsgd | huffman", "sign"],

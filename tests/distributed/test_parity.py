@@ -45,14 +45,11 @@ def average_all(rank: int, ranks: int) -> dict[str, Any]:
     return results
 
 
-HALVED = ["qsgd(bits=3, bucket=8)", "nuqsgd(bits=4, bucket=24)"]  # their shards are cut in two
-
-
 def average_in_hops(rank: int, ranks: int) -> dict[str, Any]:
     """The wire chains once more, as if their messages were long."""
     results, world = {}, Distributed()
-    world.buffers, sharded.LONG, sharded.VERY_LONG = Poisoned(), 1, 1
-    for row in [*ROWS, *HALVED]:
+    world.buffers, sharded.LONG = Poisoned(), 1
+    for row in ROWS:
         codec, slot = thinwire.Codec.parse(row), thinwire.Slot()
         for step in range(STEPS if codec.wire else 0):
             turn = thinwire.Turn(rank, ranks, 7, step, "sharded", buffers=world.buffers)
@@ -96,12 +93,6 @@ def test_processes_equal_the_simulation(ranks: int) -> None:
                 assert torch.equal(means[0], outcome.means[0]), name
             if reduction == "sharded" and "pca(" not in row and "powersgd" not in row:
                 assert all(torch.equal(torch.from_numpy(real[r][f"{row} hops"]), means[0]) for r in range(ranks)), name
-    for row in HALVED:
-        means = [
-            simulate(row, gradients(ranks, SHAPE, seed=step), seed=7, step=step, reduction="sharded").means[0]
-            for step in range(STEPS)
-        ]
-        assert all(torch.equal(torch.from_numpy(real[r][f"{row} hops"]), means[-1]) for r in range(ranks)), row
     if ranks == 4:
         for rank in range(ranks):
             assert abs(real[rank]["halves"] - (0.5 if rank < 2 else 2.5)).max() < 0.05

@@ -143,7 +143,7 @@ def _gathered(numbers: Numbers) -> Rounds[bool | None]:
 
 def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
     """Decode, add and encode at every hop; each rank books the errors of the encodings it made."""
-    cut = Cut.of(links, y.numel(), ranks, Buffers(), y.device)
+    cut = Cut(links, y.numel(), ranks, Buffers(), y.device)
     own = y.clone()
 
     def sealed(j: int, values: Tensor, hop: int) -> Tensor:

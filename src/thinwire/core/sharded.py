@@ -3,8 +3,7 @@
 Short messages go in two rounds, an all-to-all and an all-gather. Long ones go hop by hop: in hop h every rank sends to
 the h-th rank after it and receives from the h-th before it. So each receiver has one sender at a time, where an
 all-to-all lets all senders meet at one switch port and lose packets; and while a message travels, the next one is
-encoded and the one before decoded. Shards are cut in two where that changes nothing of what is said: while the one
-half's shards travel, the other half's sum is encoded.
+encoded and the one before decoded.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,6 @@ Want: TypeAlias = Literal["nothing", "own", "left"]
 
 SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so that draws stay independent
 LONG = 1 << 17  # bytes from which a message is worth a hop of its own
-VERY_LONG = 6 * LONG  # ... or of two
 
 
 @dataclass(frozen=True)
@@ -55,96 +53,68 @@ def sharded(numbers: Numbers, rank: int, ranks: int, crowd: float = 1.0) -> Roun
     Messages are long if those of all tensors in the same rounds are, `crowd` times as many bytes: what is short goes
     along with what is long.
     """
-    y = numbers.y
-    cut = Cut.of(numbers.links, y.numel(), ranks, numbers.buffers, y.device)
-    if ranks > 1 and cut.full * crowd >= LONG:
-        work = _Sharded(numbers, rank, ranks, cut.halves(crowd))
+    work = _Sharded(numbers, rank, ranks)
+    if ranks > 1 and work.cut.full * crowd >= LONG:
         yield work.journey()
     else:
-        work = _Sharded(numbers, rank, ranks, [cut])
         yield from work.at_once()
-    for part in work.parts:
-        part.book_second_encoding()
+    work.book_second_encoding()
     return work.finite
 
 
 class _Sharded:
-    """One rank's part in a sharded sum, of each shard one or two parts."""
+    """One rank's part in a sharded sum."""
 
-    def __init__(self, numbers: Numbers, rank: int, ranks: int, cuts: "Sequence[Cut]") -> None:
-        self.rank, self.ranks, self.device = rank, ranks, numbers.y.device
-        self.parts = [_Part(numbers, rank, cut) for cut in cuts]
-        self.exact = cuts[0].exact
-
-    @property
-    def finite(self) -> bool | None:
-        """Whether the sum is, as far as the messages tell."""
-        told = [part.finite for part in self.parts]
-        return False if False in told else None if None in told else True
+    def __init__(self, numbers: Numbers, rank: int, ranks: int) -> None:
+        self.numbers, self.rank, self.ranks = numbers, rank, ranks
+        y = numbers.y
+        self.cut = Cut(numbers.links, y.numel(), ranks, numbers.buffers, y.device)
+        self.finite: bool | None = True
+        self.sealed = torch.empty(0, dtype=torch.uint8)
+        self.messages: dict[int, Tensor] = {}
 
     def at_once(self) -> Rounds[None]:
-        (part,) = self.parts
         others = [(self.rank + hop) % self.ranks for hop in range(1, self.ranks)]
         parts: list[list[Tensor]] = [[] for _ in range(self.ranks)]
         for j in others:
-            parts[j] = [part.message(j)]
-            part.book(j)
-        received = yield AllToAll(parts, self.exact)
+            parts[j] = [self._message(j)]
+            self._book(j)
+        received = yield AllToAll(parts, self.cut.exact)
         for j in reversed(others):
-            part.add(received[j][0])
-        gathered = yield AllGather([part.seal()], self.exact)
+            self._add(received[j][0])
+        gathered = yield AllGather([self._seal()], self.cut.exact)
         for j in range(self.ranks):
-            part.put(gathered[j][0], j)
+            self._put(gathered[j][0], j)
 
     def journey(self) -> Hops:
-        """First all parts to the owners of their shards, then all sums to everyone."""
-        way = [
-            (part, hop, sums)
-            for sums in (False, True)
-            for part in range(len(self.parts))
-            for hop in range(1, self.ranks)
-        ]
-
+        """First all shards to their owners, then all sums to everyone."""
+        way = [(hop, sums) for sums in (False, True) for hop in range(1, self.ranks)]
         # a message is sent and booked before the second after it is made
-        memory = [self._message_memory(), self._message_memory()] if self.exact else [None, None]
+        memory = [self.cut.memory(), self.cut.memory()] if self.cut.exact else [None, None]
 
         def give(leg: int) -> list[Tensor]:
-            at, hop, sums = way[leg]
-            part = self.parts[at]
+            hop, sums = way[leg]
             if not sums:
-                return [part.message((self.rank + hop) % self.ranks, memory[leg % 2])]
-            return [part.seal() if hop == 1 else part.sealed]
+                return [self._message((self.rank + hop) % self.ranks, memory[leg % 2])]
+            return [self._seal() if hop == 1 else self.sealed]
 
         def take(leg: int, items: Sequence[Tensor]) -> None:
-            at, hop, sums = way[leg]
-            part = self.parts[at]
+            hop, sums = way[leg]
             if not sums:
-                part.book((self.rank + hop) % self.ranks)
-                part.add(items[0])
+                self._book((self.rank + hop) % self.ranks)
+                self._add(items[0])
                 return
             if hop == 1:
-                part.put(part.sealed, self.rank)
-            part.put(items[0], (self.rank - hop) % self.ranks)
+                self._put(self.sealed, self.rank)
+            self._put(items[0], (self.rank - hop) % self.ranks)
 
-        legs = []
-        for at, hop, sums in way:
-            needs = (at + 1) * (self.ranks - 1) - 1 if sums else -1
-            legs.append(Leg((self.rank + hop) % self.ranks, (self.rank - hop) % self.ranks, needs))
-        sizes = [[int(self.parts[at].cut.full)] for at, _, _ in way] if self.exact else None
-        return Hops(legs, sizes, self.device, give, take)
-
-    def _message_memory(self) -> Tensor:
-        longest = max(int(part.cut.full) for part in self.parts)
-        return self.parts[0].numbers.buffers.empty(longest, torch.uint8, self.device)
-
-
-class _Part:
-    """A part of every shard: this rank's messages to their owners, and the sum of its own shard."""
-
-    def __init__(self, numbers: Numbers, rank: int, cut: "Cut") -> None:
-        self.numbers, self.rank, self.cut = numbers, rank, cut
-        self.finite: bool | None = True
-        self.messages: dict[int, Tensor] = {}
+        needs = self.ranks - 2  # a sum needs the last shard that is added to it
+        legs = [
+            Leg((self.rank + hop) % self.ranks, (self.rank - hop) % self.ranks, needs if sums else -1)
+            for hop, sums in way
+        ]
+        sizes = [[int(self.cut.full)]] * len(legs) if self.cut.exact else None
+        return Hops(legs, sizes, self.numbers.y.device, give, take)
 
     @cached_property
     def sum(self) -> Tensor:
@@ -158,13 +128,13 @@ class _Part:
         # where what is left is wanted, it is written here at the end
         return numbers.empty(high - low).copy_(mine) if numbers.want == "own" else mine
 
-    def message(self, j: int, memory: Tensor | None = None) -> Tensor:
+    def _message(self, j: int, memory: Tensor | None = None) -> Tensor:
         """This rank's numbers of shard j, encoded."""
         low, high = self.cut.shards[j]
         self.messages[j] = self.cut.encoded(self.numbers.y[low:high], j, memory=memory)
         return self.messages[j]
 
-    def book(self, j: int) -> None:
+    def _book(self, j: int) -> None:
         """What the message of shard j delivers of this rank's numbers, as far as that is wanted."""
         numbers, message = self.numbers, self.messages.pop(j)
         low, high = self.cut.shards[j]
@@ -174,15 +144,15 @@ class _Part:
             scratch = numbers.total[: high - low]  # it is written much later
             self.cut.take_off(message, numbers.y[low:high], j, scratch)
 
-    def add(self, message: Tensor) -> None:
+    def _add(self, message: Tensor) -> None:
         self.cut.decode(message, self.sum, self.rank, add=True)
 
-    def seal(self) -> Tensor:
+    def _seal(self) -> Tensor:
         """The sum, encoded once: everyone, the owner too, decodes the same bytes."""
         self.sealed = self.cut.encoded(self.sum, self.rank, SECOND_ENCODING)
         return self.sealed
 
-    def put(self, sealed: Tensor, j: int) -> None:
+    def _put(self, sealed: Tensor, j: int) -> None:
         low, high = self.cut.shards[j]
         self.cut.decode(sealed, self.numbers.total[low:high], j, add=False)
         if self.finite:
@@ -211,36 +181,17 @@ class Cut:
     In chains of fixed size a shorter shard's message is filled up, so that all of one round are equally long.
     """
 
-    def __init__(
-        self, links: Sequence[Link], shards: Sequence[tuple[int, int]], buffers: Buffers, device: torch.device
-    ) -> None:
-        self.shards, self.links, self.buffers, self.device = shards, links, buffers, device
-        low, high = shards[0]
-        self.full = size_of(links, high - low)
-        self.exact = self.full.exact
-
-    @staticmethod
-    def of(links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> "Cut":
+    def __init__(self, links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> None:
         spec = replace(links[0].scene.spec, numel=numel)
         shard = shard_length([link.stage for link in links], spec, ranks)
-        shards = [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
-        return Cut(links, shards, buffers, device)
+        self.shards = [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
+        self.links, self.buffers, self.device = links, buffers, device
+        self.full = size_of(links, self.shards[0][1])
+        self.exact = self.full.exact
 
-    def halves(self, crowd: float = 1.0) -> "list[Cut]":
-        """Two cuts, each with a part of every shard, if messages about them say what one about the whole does.
-
-        The second parts of what is short are empty.
-        """
-        low, high = self.shards[0]
-        spec = replace(self.links[0].scene.spec, numel=high - low, shape=())
-        step = self.links[0].stage.divisible(spec) if len(self.links) == 1 else None
-        if step is None or self.full * crowd < VERY_LONG:
-            return [self]
-        half = -(-(high - low) // step // 2) * step if self.full >= LONG else high - low
-        middles = [min(low + half, high) for low, high in self.shards]
-        first = [(low, middle) for (low, _), middle in zip(self.shards, middles, strict=True)]
-        second = [(middle, high) for (_, high), middle in zip(self.shards, middles, strict=True)]
-        return [Cut(self.links, shards, self.buffers, self.device) for shards in (first, second)]
+    def memory(self) -> Tensor:
+        """Of the length of a message, in chains of fixed size."""
+        return self.buffers.empty(int(self.full), torch.uint8, self.device)
 
     def encoded(self, values: Tensor, j: int, salt: int = 0, memory: Tensor | None = None) -> Tensor:
         """The message of shard j, in `memory` if that is given; `salt` tells further encodings of the same numbers
@@ -248,8 +199,7 @@ class Cut:
         links = self._moved(j, stream=salt, divisor=1 if salt else self.links[0].scene.divisor)
         if not self.exact:
             return encode_message(links, values)
-        size = int(self.full)
-        message = self.buffers.empty(size, torch.uint8, self.device) if memory is None else memory[:size]
+        message = self.memory() if memory is None else memory
         encode_message_into(links, values, message)
         return message
 

@@ -224,11 +224,6 @@ class Stage:
         """Shards are cut at multiples of this many numbers."""
         return 1
 
-    def divisible(self, spec: Spec) -> int | None:
-        """Two messages about numbers that are cut at a multiple of this say, in as many bytes, what one about all of
-        them does; None: nowhere."""
-        return None
-
     def piece(self, spec: Spec) -> int:
         """Numbers of the output that a ring keeps together: what `parts` encodes at once."""
         return 1

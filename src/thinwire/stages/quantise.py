@@ -37,9 +37,6 @@ class Bucketed(Stage):
     def side(self, spec: Spec) -> Size:
         return Size(-(-spec.numel // self.buckets(spec)) * self.scale_bytes)
 
-    def divisible(self, spec: Spec) -> int | None:
-        return math.lcm(self.buckets(spec), 8)  # codes fill whole bytes
-
     def out(self, spec: Spec) -> Spec:
         return spec.symbols(self.width(), self.signed)
 
