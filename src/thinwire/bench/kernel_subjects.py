@@ -62,7 +62,12 @@ def _mask(x: Tensor) -> Subject:
     stage, kept = Importance(density=1 / 64), math.ceil(x.numel() / 64)
     scene = Scene(Spec(x.numel()), {}, ranks=RANKS)
     scene.weights = torch.randn(x.numel(), generator=torch.Generator().manual_seed(1))
-    return Subject(lambda: stage.important(x, kept, scene), None, 32 / 64)
+
+    def encode() -> Any:
+        scene.buffers.reset()  # as before every step
+        return stage.important(x, kept, scene)
+
+    return Subject(encode, None, 32 / 64)
 
 
 def _integers(x: Tensor, out: Tensor) -> Subject:
@@ -70,6 +75,7 @@ def _integers(x: Tensor, out: Tensor) -> Subject:
     stage, scene = Integers(bits=8), Scene(Spec(x.numel()), {}, ranks=RANKS)
 
     def encode() -> Any:
+        scene.buffers.reset()  # as before every step
         scene.context = _alone(stage.agree(x, scene))
         return stage.encode(x, scene)
 

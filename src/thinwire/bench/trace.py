@@ -15,7 +15,8 @@ from torch import Tensor
 
 from thinwire import Handle, Stage
 from thinwire.core.ops import Begin, Finish, Hops, Leg, Op, Rounds, SendRecv
-from thinwire.worlds.distributed import Distributed, Expected, Flight
+from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.exchanges import Flight
 
 T = TypeVar("T")
 
@@ -103,9 +104,9 @@ class TracedWorld(Distributed):
         self._recorder.add(type(started).__name__, flying_since, f"{self._lane} wire", bytes=sent)
         return reply
 
-    def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int], expected: Expected | None) -> Flight:
+    def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int], place: Tensor | None = None) -> Flight:
         began = time.perf_counter()
-        flight = super()._depart(items, leg, sizes, expected)
+        flight = super()._depart(items, leg, sizes, place)
         self._recorder.add("begin", began)
         self._departed[id(flight.incoming)] = began
         return flight

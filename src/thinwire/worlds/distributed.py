@@ -1,11 +1,10 @@
 """Processes over torch.distributed: the operations on a process group."""
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,7 +15,6 @@ from thinwire.core.average import average as average_rounds
 from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
 from thinwire.core.ops import (
-    LENGTH_BYTES,
     AllGather,
     AllReduce,
     AllToAll,
@@ -34,17 +32,12 @@ from thinwire.core.ops import (
 )
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
-from thinwire.errors import CodecError, WireError, WorldError
+from thinwire.errors import CodecError, WorldError
+from thinwire.worlds.exchanges import Exchanges, checked_lengths, split
 
 T = TypeVar("T")
 
 _HOW = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-_LONGEST = 2**31 - 1
-
-Expected: TypeAlias = tuple[Tensor, Any]  # memory, and the work that will fill it
-
-# where ranks share cores, the backend's threads get theirs before work that is not urgent begins
-_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 def average(
@@ -96,19 +89,11 @@ class Counters:
     seconds: float = 0.0
 
 
-class Distributed:
+class Distributed(Exchanges):
     """Performs operations on one process group and counts what they cost this rank."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        if not (dist.is_available() and dist.is_initialized()):
-            raise WorldError(
-                "torch.distributed is not initialised: call torch.distributed.init_process_group() first,"
-                " or use thinwire.simulate() in one process."
-            )
-        self.group = group
-        self.rank = dist.get_rank(group)
-        self.ranks = dist.get_world_size(group)
-        self.buffers = Buffers()  # for one drive at a time; those of an operation that failed may still be in use
+        super().__init__(group)
         self._counters = Counters()
 
     @property
@@ -176,7 +161,7 @@ class Distributed:
     def _all_reduce(self, op: AllReduce) -> Callable[[], list[Tensor]]:
         flat, sizes = self._joined(op.items), [t.numel() for t in op.items]
         work = dist.all_reduce(flat, _HOW[op.how], group=self.group, async_op=True) if self.ranks > 1 else None
-        return lambda: _waited(work, _split(flat, sizes))
+        return lambda: _waited(work, split(flat, sizes))
 
     def _all_gather(self, op: AllGather) -> Callable[[], list[list[Tensor]]]:
         sizes = [t.numel() for t in op.items]
@@ -187,7 +172,7 @@ class Distributed:
         flat = self._joined(op.items)
         gathered = self.buffers.empty(self.ranks * flat.numel(), flat.dtype, flat.device)
         work = _all_gather_flat(gathered, flat, self.group)
-        return lambda: _waited(work, [_split(row, sizes) for row in gathered.view(self.ranks, -1)])
+        return lambda: _waited(work, [split(row, sizes) for row in gathered.view(self.ranks, -1)])
 
     def _all_to_all(self, parts: Sequence[Sequence[Tensor]], exact: bool) -> Callable[[], list[list[Tensor]]]:
         if self.ranks == 1:
@@ -205,7 +190,7 @@ class Distributed:
         work = dist.all_to_all_single(received, flat, takes, gives, group=self.group, async_op=True)
         rows = torch.split(received, takes)
         own = list(parts[self.rank])
-        replies = [own if j == self.rank else _split(rows[j], incoming[j]) for j in range(self.ranks)]
+        replies = [own if j == self.rank else split(rows[j], incoming[j]) for j in range(self.ranks)]
         return lambda: _waited(work, replies)
 
     def _exchange_lengths(self, sizes: list[list[int]]) -> list[list[int]]:
@@ -213,124 +198,31 @@ class Distributed:
         device = self._device()
         count = max(len(items) for items in sizes)
         counts = [0 if j == self.rank else count for j in range(self.ranks)]
-        flat = [n for j, items in enumerate(sizes) if j != self.rank for n in items]
-        if any(n > _LONGEST for n in flat):
-            raise WireError(
-                f"a message of {max(flat)} bytes is longer than the {_LONGEST} that {LENGTH_BYTES} bytes can say."
-            )
+        flat = checked_lengths([n for j, items in enumerate(sizes) if j != self.rank for n in items])
         outgoing = torch.tensor(flat, dtype=torch.int32, device=device)
         heard = torch.empty_like(outgoing)
         dist.all_to_all_single(heard, outgoing, counts, counts, group=self.group)
-        lengths = [row.tolist() for row in torch.split(heard, counts)]
-        if any(n < 0 for row in lengths for n in row):
-            raise WireError(f"rank {self.rank} of {self.ranks}: a peer announced a message of negative length.")
-        return lengths
+        return [self._heard_lengths(row) for row in torch.split(heard, counts)]
 
     def _broadcast(self, op: Broadcast) -> Callable[[], list[Tensor]]:
         # what is broadcast is meant to be kept, so that it must not lie in work memory
         flat = op.items[0].contiguous() if len(op.items) == 1 else torch.cat([t.reshape(-1) for t in op.items])
         sizes = [t.numel() for t in op.items]
         work = dist.broadcast(flat, self._global(op.root), group=self.group, async_op=True) if self.ranks > 1 else None
-        return lambda: _waited(work, _split(flat, sizes))
+        return lambda: _waited(work, split(flat, sizes))
 
     def _send_recv(self, op: SendRecv) -> Callable[[], tuple[list[Tensor], Any]]:
         if op.to == self.rank:
             return lambda: (list(op.items), op.meanwhile() if op.meanwhile else None)
         leg = Leg(op.to, op.source)
         sizes = self._lengths(op.items, leg) if op.sizes is None else op.sizes
-        flight = self._depart(op.items, leg, sizes, None)
+        flight = self._depart(op.items, leg, sizes)
 
         def finish() -> tuple[list[Tensor], Any]:
             aside = op.meanwhile() if op.meanwhile else None
             return self._arrive(flight), aside
 
         return finish
-
-    # Journeys.
-
-    def _make_journey(self, op: Hops) -> None:
-        """Send, receive and work, leg by leg."""
-        last = len(op.legs) - 1
-        landed: tuple[int, list[Tensor]] | None = None  # what has come and is not taken yet
-        places = self._places(op)
-        expected, items = self._expect(op, 0, places), op.given(0)
-        for at, leg in enumerate(op.legs):
-            sizes = self._lengths(items, leg) if op.sizes is None else op.sizes[at]
-            flight = self._depart(items, leg, sizes, expected)
-            expected = self._expect(op, at + 1, places) if at < last else None
-            _give_way()
-            if landed is not None:
-                op.taken(*landed)
-            early = at < last and op.legs[at + 1].needs < at
-            if early:
-                items = op.given(at + 1)
-            landed = (at, self._arrive(flight))
-            if not early:
-                op.taken(*landed)
-                landed = None
-                items = op.given(at + 1) if at < last else []
-
-    def _places(self, op: Hops) -> list[Tensor]:
-        """Memory for what comes: one message is under way, one is expected, and one waits to be taken."""
-        longest = max((sum(sizes) for sizes in op.sizes), default=0) if op.sizes is not None else 0
-        return [self.buffers.empty(longest, torch.uint8, op.device) for _ in range(3)]
-
-    def _expect(self, op: Hops, at: int, places: Sequence[Tensor]) -> Expected | None:
-        """A receive that is posted before its turn: Gloo sends at once where the receiver is known to wait, else it
-        asks. Accelerators' backends want to receive and send in one batch."""
-        if op.sizes is None or op.device.type != "cpu":
-            return None
-        incoming = places[at % 3][: sum(op.sizes[at])]
-        return incoming, dist.irecv(incoming, self._global(op.legs[at].source), self.group)
-
-    def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int], expected: Expected | None) -> "Flight":
-        flat = self._joined(items)
-        to, source = self._global(leg.to), self._global(leg.source)
-        if expected is not None:
-            incoming, receiving = expected
-            return Flight(incoming, sizes, [receiving, dist.isend(flat, to, self.group)], flat)
-        incoming = self.buffers.empty(sum(sizes), flat.dtype, flat.device)
-        # to receive comes first, for Gloo's sake
-        both = [dist.P2POp(dist.irecv, incoming, source, self.group), dist.P2POp(dist.isend, flat, to, self.group)]
-        return Flight(incoming, sizes, dist.batch_isend_irecv(both), flat)
-
-    def _arrive(self, flight: "Flight") -> list[Tensor]:
-        for work in flight.works:
-            work.wait()
-        return _split(flight.incoming, flight.sizes)
-
-    def _lengths(self, items: Sequence[Tensor], leg: Leg) -> list[int]:
-        """How long the items are that will come, told before them."""
-        lengths = torch.tensor([t.numel() for t in items], dtype=torch.int32, device=self._device())
-        (told,) = self._arrive(self._depart([lengths], leg, [lengths.numel()], None))
-        return told.tolist()
-
-    def _global(self, rank: int) -> int:
-        return rank if self.group is None else dist.get_global_rank(self.group, rank)
-
-    def _joined(self, items: Sequence[Tensor]) -> Tensor:
-        """One flat tensor: the items' own memory where they lie one behind the other."""
-        first = items[0]
-        if len(items) == 1:
-            return first.contiguous()
-        if _adjacent(items):
-            return first.as_strided((sum(t.numel() for t in items),), (1,))
-        flat = self.buffers.empty(sum(t.numel() for t in items), first.dtype, first.device)
-        return torch.cat([t.reshape(-1) for t in items], out=flat)
-
-    def _device(self) -> torch.device:
-        """Where small control tensors must live for this backend."""
-        name = str(dist.get_backend(self.group))
-        return torch.device("cuda", torch.cuda.current_device()) if "nccl" in name else torch.device("cpu")
-
-
-class Flight(NamedTuple):
-    """An exchange under way, with what must stay where it is until it has ended."""
-
-    incoming: Tensor
-    sizes: Sequence[int]
-    works: list[Any]
-    outgoing: Tensor
 
 
 def _all_gather_flat(out: Tensor, flat: Tensor, group: dist.ProcessGroup | None) -> Any:
@@ -343,16 +235,3 @@ def _waited(work: Any, reply: T) -> T:
     if work is not None:
         work.wait()
     return reply
-
-
-def _adjacent(items: Sequence[Tensor]) -> bool:
-    storage, end = items[0].untyped_storage().data_ptr(), items[0].data_ptr()
-    for item in items:
-        if item.data_ptr() != end or not item.is_contiguous() or item.untyped_storage().data_ptr() != storage:
-            return False
-        end += item.numel() * item.element_size()
-    return True
-
-
-def _split(flat: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    return [flat] if len(sizes) == 1 else list(torch.split(flat, list(sizes)))
