@@ -6,6 +6,11 @@ constexpr size_t kTall = 8;  // slices that are projected together
 
 inline size_t padded(size_t n) { return (n + kWide - 1) / kWide * kWide; }
 
+// Fewer than 8 coefficients.
+inline void put_few(const Eight &sum, const float *offset, float part, size_t some, float *out) {
+    for (size_t j = 0; j < some; j++) out[j] = offset ? sum[j] + offset[j] * part : sum[j];
+}
+
 // Coefficients from `at` to `at + 8` of `Rows` slices.
 template <size_t Rows>
 inline void project_rows(const Basis &in, const float *x, const float *offset, float part, size_t at, float *out) {
@@ -18,11 +23,19 @@ inline void project_rows(const Basis &in, const float *x, const float *offset, f
         for (size_t r = 0; r < Rows; r++) sum[r] += x[r * in.length + k] * column;
     }
 #pragma GCC unroll 8
-    for (size_t r = 0; r < Rows; r++)
-        for (size_t j = 0; j < some; j++) {
-            const size_t here = r * in.kept + at + j;
-            out[here] = offset ? sum[r][j] + offset[here] * part : sum[r][j];
+    for (size_t r = 0; r < Rows; r++) {
+        const size_t here = r * in.kept + at;
+        if (some < kWide) {
+            put_few(sum[r], offset ? offset + here : nullptr, part, some, out + here);
+            continue;
         }
+        if (offset) {
+            Eight mean;
+            load_eight(offset + here, mean);
+            sum[r] += mean * part;
+        }
+        store_eight<false>(sum[r], out + here);
+    }
 }
 
 void basis_project(const Basis &in, const float *x, size_t rows, const float *offset, float part, float *out) {

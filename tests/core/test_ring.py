@@ -109,7 +109,7 @@ def test_the_ring_equals_the_all_reduce(codec: str, ranks: int) -> None:
 def test_parts_add_up_to_the_whole(text: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     codec, shape, outcomes = Codec.parse(text), (61, 24), []
     for together in (1 << 18, 32):
-        monkeypatch.setattr("thinwire.core.ring.TOGETHER", together)
+        monkeypatch.setattr("thinwire.core.parts.TOGETHER", together)
         slots = None
         for step in range(4):
             outcome = simulate(codec, gradients(ranks, shape, seed=step), slots=slots, step=step)

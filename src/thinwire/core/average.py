@@ -8,9 +8,11 @@ from torch import Tensor
 
 from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
+from thinwire.core.given import Given
 from thinwire.core.ops import Rounds
+from thinwire.core.parts import Book, InParts
 from thinwire.core.reduce import Reduced, choose_reduction, reduce
-from thinwire.core.ring import in_parts, ring
+from thinwire.core.ring import ring
 from thinwire.core.sharded import Want
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
@@ -59,8 +61,15 @@ def average(
     given, held_back = _given(codec, tensor, owed, scenes, turn, landing)
     path, y = yield from _walk_in(codec, scenes, given, turn, carried)
     want = _wanted(codec, path, turn, behind)
-    energy = float((y if behind else given).square().sum()) if turn.measure else 0.0
-    total, own, finite = yield from _reduce(path, y, turn, want, landing)
+    energy = float((y if behind else given.whole()).square().sum()) if turn.measure else 0.0
+
+    def book(own: Tensor) -> None:
+        missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given.values, own, turn)
+        if turn.measure:
+            scenes[0].notes |= {"lost": float(missing.square().sum()), "given": energy}
+        _hold(codec, slot, missing if held_back is None else missing.add_(held_back), behind)
+
+    total, own, finite = yield from _reduce(path, y, given, turn, want, landing, book)
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
     spread = all(codec.stages[i].spreads for i in back)  # then the mean is as finite as the sum
@@ -68,11 +77,8 @@ def average(
     if stateful and (finite is None or not spread):
         finite = all_finite(total if spread else mean)
     if stateful and finite:
-        if want != "nothing":
-            missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given, own, turn)
-            if turn.measure:
-                scenes[0].notes |= {"lost": float(missing.square().sum()), "given": energy}
-            _hold(codec, slot, missing if held_back is None else missing.add_(held_back), behind)
+        if want != "nothing" and own is not None:
+            book(own)
         for i in codec.working:
             codec.stages[i].observe(mean, scenes[i])
         slot.steps += 1
@@ -100,18 +106,25 @@ def _wanted(codec: Codec, path: "Path", turn: Turn, behind: bool) -> Want:
     return "own" if (path.prefix and not behind) or settling else "left"
 
 
-def _reduce(path: "Path", y: Tensor, turn: Turn, want: Want, landing: Tensor) -> Rounds[Reduced]:
+def _reduce(
+    path: "Path", y: Tensor, given: Given, turn: Turn, want: Want, landing: Tensor, book: Book
+) -> Rounds[Reduced]:
+    """The sum; what this rank delivered is booked at once if it is known in time that the sum is finite."""
     if path.parts is not None:
         path.parts.land(landing if len(path.prefix) == 1 else turn.empty(y))
         if path.reduction == "ring":
             total, own = yield from ring(path.parts, turn.rank, turn.ranks)
-        else:
-            total, own = yield from in_parts(path.parts, want != "nothing")
-        return Reduced(total, own, path.parts.finite())
+            return Reduced(total, own, path.parts.finite())
+        work = InParts(path.parts, want != "nothing", path.asks)
+        early = book if want == "own" and len(path.prefix) == 1 else None
+        total = yield from work.summed(early)
+        if work.certain:
+            return Reduced(total, None if early else total, True)
+        return Reduced(total, work.own() if want != "nothing" else total, path.parts.finite())
     place = landing if not path.prefix else None
     who = turn.rank, turn.ranks
     crowd = max(turn.company / landing.numel(), 1.0)
-    return (yield from reduce(path.reduction, path.wire, y, who, want, turn.buffers, place, crowd))
+    return (yield from reduce(path.reduction, path.wire, y, who, want, turn.buffers, place, crowd, given.make))
 
 
 @dataclass(frozen=True)
@@ -122,31 +135,43 @@ class Path:
     wire: Sequence[Link]
     reduction: str
     parts: Parts | None = None
+    asks: bool = False
 
 
 def _walk_in(
-    codec: Codec, scenes: list[Scene], y: Tensor, turn: Turn, carried: Tensor | None
+    codec: Codec, scenes: list[Scene], given: Given, turn: Turn, carried: Tensor | None
 ) -> Rounds[tuple[Path, Tensor]]:
-    """Agree and encode, stage by stage, into the space where sums are taken; `carried` is what is owed there."""
+    """Agree and encode, stage by stage, into the space where sums are taken; `carried` is what is owed there.
+
+    Where nothing is encoded yet, the numbers are given when they are wanted."""
+    y = given.values
     if turn.step < codec.delay:
-        return Path((), (), "summed"), y
+        return Path((), (), "summed"), given.whole()
     prefix, wire, wish = codec.prefix, Link.chain(codec, codec.tail, scenes), turn.reduction
     for at, i in enumerate(prefix):
         stage, scene = codec.stages[i], scenes[i]
         if not stage.ready(scene.state, scene.spec):
             prefix, wire, wish = prefix[:at], _detour(stage.detour(), y.numel(), turn), None
             break
+        last = i == codec.working[-1]
+        if not (last and stage.late):
+            given.whole()
         scene.context = yield from stage.agree(y, scene)
-        if i == codec.working[-1] and (parts := stage.parts(y, scene)) is not None:
+        if last and (parts := stage.parts(given if at == 0 else Given(y), scene)) is not None:
             reduction = choose_reduction((), stage.out(scene.spec), turn.ranks, turn.reduction)
-            return Path(prefix, (), reduction, parts), y
+            return Path(prefix, (), reduction, parts, stage.asks), y
+        given.whole()
         y = stage.encode(y, scene).values
         _follow(codec, scenes, i, y.numel())
     if carried is not None:
+        given.whole()
         y += carried
-    yield from _agree_on_wire(wire, y)
     spec = wire[0].scene.spec if wire else Spec(y.numel(), bits=y.element_size() * 8)
-    return Path(prefix, wire, choose_reduction([link.stage for link in wire], spec, turn.ranks, wish)), y
+    reduction = choose_reduction([link.stage for link in wire], spec, turn.ranks, wish)
+    if reduction != "sharded" or any(link.stage.rounds for link in wire):
+        given.whole()
+    yield from _agree_on_wire(wire, y)
+    return Path(prefix, wire, reduction), y
 
 
 def _follow(codec: Codec, scenes: list[Scene], at: int, numel: int) -> None:
@@ -182,31 +207,29 @@ def _flat_weights(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _given(
     codec: Codec, tensor: Tensor, residual: Tensor | None, scenes: list[Scene], turn: Turn, landing: Tensor
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Given, Tensor | None]:
     """This rank's share of the mean with what is owed from earlier steps, and the part of that still held back."""
     flat = tensor.detach().reshape(-1)
     if not codec.working:  # summed in place
         torch.div(flat, turn.ranks, out=landing)
-        return landing if residual is None else landing.add_(residual), None
+        return Given(landing if residual is None else landing.add_(residual)), None
     if residual is None and _encoder_divides(codec, flat, turn):
         scenes[codec.working[0]].divisor = turn.ranks
-        return flat, None
+        return Given(flat), None
     share = turn.empty(landing)
     if residual is not None and residual.dtype != share.dtype:
         residual = residual.float()
     released = residual
     for i in codec.working:
         released = None if released is None else codec.stages[i].release(released, scenes[i])
-    simple = not any(codec.stages[i].accumulates(scenes[i]) for i in codec.working)
-    if not share_into(flat, turn.ranks, released if simple else None, share):
-        # whatever the chain selects or sends, the others must see it
-        return share.fill_(float("nan")), None
-    if not simple:
-        for i in codec.working:
-            share = codec.stages[i].accumulate(share, scenes[i])
-        if released is not None:
-            share += released
-    return share, None if released is None or residual is None or released is residual else residual - released
+    held_back = None if residual is None or released is None or released is residual else residual - released
+    if not any(codec.stages[i].accumulates(scenes[i]) for i in codec.working):
+        return Given.share(flat, turn.ranks, released, share), held_back
+    if not share_into(flat, turn.ranks, None, share):
+        return Given(share.fill_(float("nan"))), None
+    for i in codec.working:
+        share = codec.stages[i].accumulate(share, scenes[i])
+    return Given(share if released is None else share.add_(released)), held_back
 
 
 def _encoder_divides(codec: Codec, flat: Tensor, turn: Turn) -> bool:

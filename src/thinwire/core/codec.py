@@ -137,20 +137,23 @@ class Codec:
 
         Exact for chains of fixed size; `.exact` is False where it is an expectation.
         """
+        from thinwire.core.parts import question_bytes
         from thinwire.core.reduce import choose_reduction, reduction_bytes
 
         spec = Spec.of((numel,) if isinstance(numel, int) else tuple(numel))
-        total, piece = Size(0), None
+        total, piece, asks = Size(0), None, False
         for i in self.prefix:
             stage = self.stages[i]
             if not stage.ready(STEADY, spec):
                 return total.plus((stage.detour() or Codec()).wire_bytes(spec.numel, world_size))
             total = total.plus(stage.agreement(spec, world_size))
-            piece = stage.piece(spec) if stage.parted else None
+            piece, asks = stage.piece(spec) if stage.parted else None, stage.asks
             spec = stage.out(spec)
         for stage in self.wire:
             total = total.plus(stage.agreement(spec, world_size))
         kind = choose_reduction(self.wire, spec, world_size, reduction)
+        if kind == "summed" and piece and asks:
+            total = total.plus(question_bytes(spec.numel // piece, piece, world_size))
         return total.plus(reduction_bytes(kind, self.wire, spec, world_size, piece))
 
     # One message, for any other transport.

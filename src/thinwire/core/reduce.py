@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.given import Make
 from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, Rounds, SendRecv
-from thinwire.core.ring import Encodeds, part_bounds, ring
+from thinwire.core.parts import part_bounds
+from thinwire.core.ring import Encodeds, ring
 from thinwire.core.sharded import SECOND_ENCODING, Cut, Numbers, Want, shard_length, sharded, size_of
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
@@ -32,10 +34,11 @@ ROUND_COST = 16 * 1024  # bytes that a thin link carries in the time of one more
 
 
 class Reduced(NamedTuple):
-    """The sum, what was wanted of this rank's contribution, and whether the sum is finite, if that is known."""
+    """The sum, what was wanted of this rank's contribution unless that is dealt with, and whether the sum is finite, if
+    that is known."""
 
     total: Tensor
-    own: Tensor
+    own: Tensor | None
     finite: bool | None = None
 
 
@@ -89,11 +92,13 @@ def reduce(
     buffers: Buffers,
     landing: Tensor | None = None,
     crowd: float = 1.0,
+    make: Make | None = None,
 ) -> Rounds[Reduced]:
     """Sum y over the ranks; returns the sum and what is wanted of this rank's contribution to it.
 
     `who` is this rank, and how many there are; `landing` is memory for the sum, used where that saves a copy; `crowd`
-    is how many times as much as y travels in the same rounds. Unless its own contribution is wanted, y is overwritten.
+    is how many times as much as y travels in the same rounds; `make` is asked for the numbers of y before they are
+    read, by sharded sums. Unless its own contribution is wanted, y is overwritten.
     """
     if y.numel() == 0:
         return Reduced(y, y)
@@ -109,7 +114,7 @@ def reduce(
         summed, own = yield from (_ring_encoded(links, y, *who) if links else ring(Encodeds(y), *who))
         return Reduced(summed, y.sub_(own) if want == "left" else own)
     own = buffers.empty(y.numel() if want == "own" else 0, y.dtype, y.device)
-    numbers = Numbers(links, y, total, own, want, buffers)
+    numbers = Numbers(links, y, total, own, want, buffers, make)
     finite = yield from _gathered(numbers) if kind == "gathered" else sharded(numbers, *who, crowd)
     return Reduced(total, own if want == "own" else y, finite)
 

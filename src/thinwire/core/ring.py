@@ -1,9 +1,8 @@
-"""Sums of additive chains, a few parts at a time: some are encoded and decoded while others are under way.
+"""Sums of additive chains in the way of the papers, round a ring.
 
-`in_parts` lets the backend's all-reduce sum them. `ring` is the way of the papers: segment j starts on rank j. In P - 1
-hops every rank passes on a segment, encodes its own copy of the next one while the bytes travel, and adds the two; then
-it holds a finished sum, which goes round in P - 1 further hops, each rank decoding one segment while it receives the
-next (Yu et al., GradiVeQ, NeurIPS 2018, algorithm 1).
+Segment j starts on rank j. In P - 1 hops every rank passes on a segment, encodes its own copy of the next one while the
+bytes travel, and adds the two; then it holds a finished sum, which goes round in P - 1 further hops, each rank decoding
+one segment while it receives the next (Yu et al., GradiVeQ, NeurIPS 2018, algorithm 1).
 """
 
 from functools import partial
@@ -11,36 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from thinwire.core.ops import AllReduce, Rounds, SendRecv
+from thinwire.core.ops import Rounds, SendRecv
 from thinwire.core.stage import Parts
-from thinwire.core.staggered import staggered
-
-TOGETHER = 1 << 18  # numbers that are summed by one all-reduce
-
-
-def part_bounds(count: int, grain: int) -> list[tuple[int, int]]:
-    """Where `count` parts of `grain` numbers are cut; in one piece if they are few."""
-    step = count if count * grain < 2 * TOGETHER else -(-TOGETHER // grain)
-    return [(low, min(low + step, count)) for low in range(0, count, max(step, 1))]
-
-
-def in_parts(parts: Parts, want_own: bool) -> Rounds[tuple[Tensor, Tensor]]:
-    """The decoded sum over all ranks, and this rank's own contribution as it was encoded, if that is wanted."""
-    bounds = part_bounds(parts.count, parts.grain)
-    own: dict[int, Tensor] = {}
-
-    def one(low: int, high: int) -> Rounds[None]:
-        values = parts.encode(low, high)
-        if want_own:
-            own[low] = values.clone()  # a backend sums in place
-        (total,) = yield AllReduce([values])
-        parts.decode(total, low, high)
-
-    pieces = [one(low, high) for low, high in bounds]
-    # by itself, a single one can share its collective with those of other tensors
-    yield from staggered(pieces) if len(pieces) > 1 else pieces[0]
-    result = parts.result()
-    return result, parts.whole([own[low] for low, _ in bounds]) if want_own else result
 
 
 def ring(parts: Parts, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.given import Make
 from thinwire.core.ops import AllGather, AllToAll, Hops, Leg, Rounds
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
@@ -42,6 +43,13 @@ class Numbers:
     own: Tensor
     want: Want
     buffers: Buffers
+    make: Make | None = None  # asked for numbers of y that are wanted for the first time
+
+    def shard(self, bounds: tuple[int, int]) -> Tensor:
+        """Numbers of y that are wanted for the first time."""
+        if self.make is not None:
+            self.make(*bounds)
+        return self.y[bounds[0] : bounds[1]]
 
     def empty(self, numel: int) -> Tensor:
         return self.buffers.empty(numel, self.y.dtype, self.y.device)
@@ -121,7 +129,7 @@ class _Sharded:
         """This rank's own shard, to which the others' are added; it needs no encoding, as it does not travel."""
         numbers = self.numbers
         low, high = self.cut.shards[self.rank]
-        mine, divisor = numbers.y[low:high], numbers.links[0].scene.divisor
+        mine, divisor = numbers.shard((low, high)), numbers.links[0].scene.divisor
         if divisor > 1:
             share_into(mine, divisor, None, share := numbers.empty(high - low))
             return share
@@ -130,8 +138,7 @@ class _Sharded:
 
     def _message(self, j: int, memory: Tensor | None = None) -> Tensor:
         """This rank's numbers of shard j, encoded."""
-        low, high = self.cut.shards[j]
-        self.messages[j] = self.cut.encoded(self.numbers.y[low:high], j, memory=memory)
+        self.messages[j] = self.cut.encoded(self.numbers.shard(self.cut.shards[j]), j, memory=memory)
         return self.messages[j]
 
     def _book(self, j: int) -> None:
@@ -141,7 +148,8 @@ class _Sharded:
         if numbers.want == "own":
             self.cut.decode(message, numbers.own[low:high], j, add=False)
         elif numbers.want == "left":
-            scratch = numbers.total[: high - low]  # it is written much later
+            # this shard of the mean is written much later; from what is in others, shards may still be made
+            scratch = numbers.total[low:high]
             self.cut.take_off(message, numbers.y[low:high], j, scratch)
 
     def _add(self, message: Tensor) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.given import Given
 from thinwire.core.ops import Rounds
 from thinwire.core.options import check_options, print_options
 from thinwire.core.spec import DTYPES, Kind, Size, Spec
@@ -50,6 +51,10 @@ class Parts:
     def finite(self) -> bool | None:
         """Whether the result is finite, if that is known without looking at it."""
         return None
+
+    def certain(self, largest: float) -> bool:
+        """Whether sums decode to finite numbers for sure, if no rank encoded a larger number than this."""
+        return False
 
     def whole(self, encoded: list[Tensor]) -> Tensor:
         """All encoded parts as the stage would have encoded them at once."""
@@ -160,7 +165,9 @@ class Stage:
     gives a wire stage its meaning, taken unless another is asked for. `parted`: it has `parts`. `spreads`: what it
     decodes are the numbers it receives, and zeros. `divides`: its `encode_into`, or its parts', divides by the scene's
     divisor first. `orthonormal`: a fixed linear map that keeps lengths, without state or context, so that a residual
-    can stay behind it. `sparse`: a wire stage that puts its values at positions and changes nothing else.
+    can stay behind it. `late`: its `agree` does not read the numbers, so that they can be made later. `asks`:
+    ranks tell each other the largest number that their `parts` encode, to know early whether the sum is finite.
+    `sparse`: a wire stage that puts its values at positions and changes nothing else.
     """
 
     name: ClassVar[str] = ""
@@ -173,6 +180,8 @@ class Stage:
     held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
     standalone: ClassVar[bool] = True
     divides: ClassVar[bool] = False
+    late: ClassVar[bool] = False
+    asks: ClassVar[bool] = False
     sparse: ClassVar[bool] = False
     parted: ClassVar[bool] = False
     spreads: ClassVar[bool] = False
@@ -279,7 +288,7 @@ class Stage:
         """`out(spec)` as a receiver knows it; stages of variable output read it from their side bytes."""
         return self.out(spec)
 
-    def parts(self, x: Tensor, scene: Scene) -> Parts | None:
+    def parts(self, given: Given, scene: Scene) -> Parts | None:
         """For an additive stage that can work on a few parts at a time, so that a ring overlaps work and transfer."""
         return None
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.given import Given
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
@@ -84,5 +85,5 @@ class Integers(Stage):
         largest = float(scene.context) * scene.ranks
         return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
-    def parts(self, x: Tensor, scene: Scene) -> Parts:
-        return Pieces(self, x, scene, 32 // self.bits)
+    def parts(self, given: Given, scene: Scene) -> Parts:
+        return Pieces(self, given.whole(), scene, 32 // self.bits)

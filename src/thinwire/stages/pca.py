@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.given import Given
 from thinwire.core.ops import AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import EVERYONE, Encoded, Parts, Scene, Stage, State
 from thinwire.errors import CodecError
 from thinwire.kernels.reference.hashing import make_key
+from thinwire.kernels.shares import largest_magnitude
 from thinwire.stages.pca_basis import (
     Basis,
     Layout,
@@ -62,6 +64,8 @@ class PCA(Stage):
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
     parted: ClassVar[bool] = True
+    late: ClassVar[bool] = True
+    asks: ClassVar[bool] = True
 
     ratio: float | None = number(None, low=2, high=65536, optional=True, help="numbers of a slice for each coefficient")
     energy: float | None = number(None, low=0, high=1, optional=True, help="share of the variance that may be lost")
@@ -125,7 +129,7 @@ class PCA(Stage):
         return None if self.travel is None else Codec.parse(self.travel)
 
     def rescale(self, state: State, factor: float) -> None:
-        for name in ("sum", "mean", "offset"):
+        for name in ("sum", "mean", "offset", "reach"):
             if name in state:
                 state[name] = state[name] * factor
         if "scale" in state:
@@ -163,7 +167,8 @@ class PCA(Stage):
                 self._enter(state, _SAMPLE, self.sample)
         elif "basis" not in state:
             start_sampling(state)
-            state.update({k: v for k, v in zip(("basis", "mean", "offset"), basis, strict=True) if v is not None})
+            names = ("basis", "mean", "offset", "reach")
+            state.update({k: v for k, v in zip(names, basis, strict=True) if v is not None})
 
     def _enter(self, state: State, phase: int, steps: int) -> None:
         state.update(phase=phase, left=steps)
@@ -234,7 +239,7 @@ class PCA(Stage):
         if not self.centre:
             return Basis(columns)
         mean = state["sum"] / state["taken"]
-        return Basis(columns, mean, mean @ columns)
+        return Basis(columns, mean, mean @ columns, float(largest_magnitude(mean)))
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         layout, basis = self.layout(scene.spec), scene.context
@@ -259,9 +264,9 @@ class PCA(Stage):
         else:
             out.copy_(values)
 
-    def parts(self, x: Tensor, scene: Scene) -> Parts | None:
+    def parts(self, given: Given, scene: Scene) -> Parts | None:
         layout, basis = self.layout(scene.spec), scene.context
-        return None if layout is None or basis.columns is None else Slices(layout, basis, x, scene)
+        return None if layout is None or basis.columns is None else Slices(layout, basis, given, scene)
 
     def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
         layout, basis = self.layout(scene.spec), scene.context

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from thinwire.core.stage import Parts, Scene, State
+from thinwire.core.given import Given
+from thinwire.core.stage import NEAR_OVERFLOW, Parts, Scene, State
 from thinwire.kernels import basis as kernels
 
 WIDEST = 1024  # the longest automatic slice: its decomposition takes about a second on one core
@@ -90,7 +91,7 @@ def _cut(length: int, limit: int) -> int:
 
 
 def start_sampling(state: State) -> None:
-    for name in ("basis", "mean", "offset", "fresh", "sum", "gram", "samples"):
+    for name in ("basis", "mean", "offset", "reach", "fresh", "sum", "gram", "samples"):
         state.pop(name, None)
     state.update(taken=0, scale=0.0, rows=0)
 
@@ -175,7 +176,8 @@ def _varies(variance: Tensor, energy: Tensor) -> bool:
 
 
 class Basis(NamedTuple):
-    """What the ranks share: orthonormal columns [length, d], the slices' means and the means' coefficients.
+    """What the ranks share: orthonormal columns [length, d], the slices' means, their coefficients, and the size of
+    the largest mean.
 
     Without columns there was nothing to learn, and the numbers pass as they are.
     """
@@ -183,10 +185,14 @@ class Basis(NamedTuple):
     columns: Tensor | None
     mean: Tensor | None = None
     offset: Tensor | None = None
+    reach: float = 0.0
 
 
 def basis_of(state: State) -> Basis:
-    return Basis(state["basis"], state.get("mean"), state.get("offset"))
+    mean = state.get("mean")
+    # a state that was saved without it is never certain
+    reach = state.get("reach", 0.0 if mean is None else math.inf)
+    return Basis(state["basis"], mean, state.get("offset"), reach)
 
 
 def coefficients(
@@ -233,19 +239,21 @@ def lost_share(rows: Tensor, basis: Basis, scene: Scene) -> float:
 class Slices(Parts):
     """A layer's slices, encoded and decoded a few at a time."""
 
-    def __init__(self, layout: Layout, basis: Basis, x: Tensor, scene: Scene) -> None:
+    def __init__(self, layout: Layout, basis: Basis, given: Given, scene: Scene) -> None:
         assert basis.columns is not None
         self.grain, self.count = basis.columns.shape[1], layout.count
         self.layout, self.basis, self.scene = layout, basis, scene
-        self.given = layout.rows(x)
+        self.given = given
+        self.rows = layout.rows(given.values if layout.in_place else given.whole())
         self.decoded: Tensor | None = None
 
     def land(self, out: Tensor) -> None:
-        self.decoded = out.view_as(self.given) if self.layout.in_place else torch.empty_like(self.given)
+        self.decoded = out.view_as(self.rows) if self.layout.in_place else torch.empty_like(self.rows)
 
     def encode(self, low: int, high: int) -> Tensor:
-        out = self.scene.empty((high - low) * self.grain, self.given)
-        rows, which = self.given[low:high], slice(low, high)
+        self.given.make(low * self.layout.length, high * self.layout.length)
+        out = self.scene.empty((high - low) * self.grain, self.rows)
+        rows, which = self.rows[low:high], slice(low, high)
         return coefficients(rows, self.basis, self.scene.ranks, which, out.view(-1, self.grain)).view(-1)
 
     def decode(self, values: Tensor, low: int, high: int) -> None:
@@ -256,3 +264,7 @@ class Slices(Parts):
     def result(self) -> Tensor:
         assert self.decoded is not None, "land comes first"
         return self.layout.flat(self.decoded)
+
+    def certain(self, largest: float) -> bool:
+        """Columns of length one make no number larger than all coefficients of its slice together, and the mean's."""
+        return largest * self.scene.ranks * self.grain + self.basis.reach < NEAR_OVERFLOW

@@ -1,0 +1,48 @@
+"""What a rank gives to an average: its share of the mean, with what is owed from earlier steps."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor
+
+from thinwire.kernels.shares import share_into
+
+Make: TypeAlias = Callable[[int, int], None]
+
+_WORTH_CUTTING = 1 << 16  # numbers; fewer are made in no time
+
+
+class Given:
+    """Numbers that are made a range at a time, just before they are wanted, so that the first bytes leave early."""
+
+    def __init__(self, values: Tensor, make: Make | None = None) -> None:
+        """`make` fills a range of `values`; None: they are there already."""
+        self.values = values
+        self._make = make
+        self._made: set[tuple[int, int]] = set()
+
+    @classmethod
+    def share(cls, x: Tensor, ranks: int, owed: Tensor | None, values: Tensor) -> "Given":
+        """`values` become x / ranks + owed."""
+
+        def make(low: int, high: int) -> None:
+            out, rest = values[low:high], None if owed is None else owed[low:high]
+            if not share_into(x[low:high], ranks, rest, out):
+                out.fill_(float("nan"))  # whatever a chain selects or sends, the others must see it
+
+        given = cls(values, make)
+        if values.numel() < _WORTH_CUTTING:
+            given.whole()
+        return given
+
+    def make(self, low: int, high: int) -> None:
+        """See to it that these numbers are there; ranges that are asked for are the same ones, or do not overlap."""
+        if self._make is not None and (low, high) not in self._made:
+            self._made.add((low, high))
+            self._make(low, high)
+
+    def whole(self) -> Tensor:
+        """All of them, where nothing but all has been asked for."""
+        self.make(0, self.values.numel())
+        self._make = None
+        return self.values
