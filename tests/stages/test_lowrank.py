@@ -197,4 +197,4 @@ def test_orthonormal_of_anything(matrix: Tensor) -> None:
 
 def test_negligible_columns_are_replaced() -> None:
     matrix, instead = torch.tensor([[3.0, 1e-9], [4.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 2.0]])
-    assert torch.equal(unit_columns(matrix, instead), torch.tensor([[0.6, 0.0], [0.8, 1.0]]))
+    assert torch.equal(unit_columns(matrix, lambda: instead), torch.tensor([[0.6, 0.0], [0.8, 1.0]]))

@@ -75,7 +75,8 @@ def average(
     spread = all(codec.stages[i].spreads for i in back)  # then the mean is as finite as the sum
     stateful = bool(codec.working) or owed is not None  # otherwise nobody asks whether the mean is finite
     if stateful and (finite is None or not spread):
-        finite = all_finite(total if spread else mean)
+        told = codec.stages[back[0]].tells_finite(total, scenes[back[0]]) if len(back) == 1 else None
+        finite = all_finite(total if spread else mean) if told is None else told
     if stateful and finite:
         if want != "nothing" and own is not None:
             book(own)

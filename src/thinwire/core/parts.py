@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thinwire.core.ops import AllReduce, Begin, Finish, Rounds
 from thinwire.core.stage import Parts
-from thinwire.kernels.shares import largest_magnitude
+from thinwire.kernels.shares import magnitude
 
 Bounds: TypeAlias = tuple[int, int]
 Book: TypeAlias = Callable[[Tensor], None]
@@ -46,7 +46,7 @@ class InParts:
         self.asks = asks and len(self.bounds) > 1
         self.certain = False
         self._own: list[Tensor] = []
-        self._largest = torch.zeros(1)
+        self._largest = 0.0
 
     def own(self) -> Tensor:
         return self.parts.whole(self._own)
@@ -64,7 +64,8 @@ class InParts:
                 yield from self._land(flying)
             flying.append((part, (yield Begin(AllReduce([self._encoded(part)])))))
         last = [(part, self._encoded(part)) for part in self.bounds[-LAST:]]
-        question = (yield Begin(AllReduce([self._largest], "max"))) if self.asks else None
+        largest = torch.tensor([self._largest], device=last[0][1].device)
+        question = (yield Begin(AllReduce([largest], "max"))) if self.asks else None
         for part, values in last:
             flying.append((part, (yield Begin(AllReduce([values])))))
         while len(flying) > LAST:
@@ -83,7 +84,7 @@ class InParts:
         if self.keep:
             self._own.append(values.clone())  # a backend sums in place
         if self.asks:
-            self._largest = torch.maximum(self._largest, largest_magnitude(values).to(self._largest))
+            self._largest = max(self._largest, magnitude(values))
         return values
 
     def _land(self, flying: deque[tuple[Bounds, Any]]) -> Rounds[None]:

@@ -12,6 +12,7 @@ what is missing. The owner of a shard books the error of the second encoding as 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -53,10 +54,18 @@ def choose_reduction(wire: Sequence[Stage], spec: Spec, ranks: int, wish: str | 
             what = f"what {wire[0].name} sends cannot be summed" if wire else "the chain is additive"
             raise CodecError(f"reduction {wish!r} does not fit: {what}; use {' or '.join(legal)}.")
         return wish
+    return _cheapest(tuple(wire), spec, ranks)
+
+
+@lru_cache(maxsize=4096)
+def _cheapest(wire: tuple[Stage, ...], spec: Spec, ranks: int) -> str:
+    if not wire:
+        return "summed"
+    # a ring is never cheaper: the bytes of sharded with 2(P-1) dependent rounds
     costs = {
-        kind: reduction_bytes(kind, wire, spec, ranks) + rounds_of(kind, wire, spec) * ROUND_COST for kind in legal
+        kind: reduction_bytes(kind, wire, spec, ranks) + rounds_of(kind, wire, spec) * ROUND_COST
+        for kind in ("sharded", "gathered")
     }
-    del costs["ring"]  # never cheaper: the bytes of sharded with 2(P-1) dependent rounds
     return min(costs, key=lambda kind: costs[kind])
 
 

@@ -190,12 +190,10 @@ class Cut:
     """
 
     def __init__(self, links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> None:
-        spec = replace(links[0].scene.spec, numel=numel)
-        shard = shard_length([link.stage for link in links], spec, ranks)
-        self.shards = [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
+        self.shards, self.full = _shards(tuple(link.stage for link in links), links[0].scene.spec, numel, ranks)
         self.links, self.buffers, self.device = links, buffers, device
-        self.full = size_of(links, self.shards[0][1])
         self.exact = self.full.exact
+        self._seen: dict[tuple[int, int, int], list[Link]] = {}
 
     def memory(self) -> Tensor:
         """Of the length of a message, in chains of fixed size."""
@@ -226,16 +224,28 @@ class Cut:
         return link.stage.tells_finite(self._trimmed(message, link.scene.spec.numel), link.scene)
 
     def _trimmed(self, message: Tensor, numel: int) -> Tensor:
-        return message[: size_of(self.links, numel)] if self.exact else message
+        filled_up = self.exact and numel < self.shards[0][1]
+        return message[: size_of(self.links, numel)] if filled_up else message
 
     def _moved(self, j: int, stream: int = 0, divisor: int = 1) -> list[Link]:
-        """The links as they work on shard j."""
+        """The links as they work on shard j, which is asked several times."""
+        if (links := self._seen.get((j, stream, divisor))) is not None:
+            return links
         low, high = self.shards[j]
         specs = _specs(tuple(link.stage for link in self.links), self.links[0].scene.spec, high - low)
-        return [
+        links = self._seen[j, stream, divisor] = [
             Link(stage, scene.moved(spec=spec, base=scene.base + low, stream=scene.stream + stream, divisor=divisor))
             for (stage, scene), spec in zip(self.links, specs, strict=False)
         ]
+        return links
+
+
+@lru_cache(maxsize=4096)
+def _shards(stages: tuple[Stage, ...], spec: Spec, numel: int, ranks: int) -> tuple[list[tuple[int, int]], Size]:
+    """The bounds of all shards, and the bytes of the first one's message."""
+    shard = shard_length(stages, replace(spec, numel=numel), ranks)
+    bounds = [(min(j * shard, numel), min((j + 1) * shard, numel)) for j in range(ranks)]
+    return bounds, message_size(stages, _specs(stages, spec, bounds[0][1])[0])
 
 
 @lru_cache(maxsize=4096)

@@ -69,7 +69,7 @@ def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
     parts: list[Tensor] = []
     spec = links[0].scene.spec if links else Spec(x.numel())
     for at, link in enumerate(links):
-        scene = link.scene.moved(spec=spec)
+        scene = link.scene if spec is link.scene.spec else link.scene.moved(spec=spec)
         if at == len(links) - 1 and (message := _encode_fast(link.stage, scene, x)) is not None:
             return torch.cat([*parts, message]) if parts else message
         x, side = link.stage.encode(x, scene)
@@ -120,7 +120,7 @@ def decode_message(
     open_links: list[tuple[Link, Scene, Tensor | None]] = []
     values, at = None, 0
     for position, link in enumerate(links):
-        scene = link.scene.moved(spec=spec)
+        scene = link.scene if spec is link.scene.spec else link.scene.moved(spec=spec)
         if position == len(links) - 1:
             values = _decode_fast(link.stage, scene, message[at:], None if open_links else out, add)
             if values is not None:

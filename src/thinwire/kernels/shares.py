@@ -45,11 +45,18 @@ def all_finite(x: Tensor) -> bool:
     return largest < _INFINITY
 
 
-def largest_magnitude(x: Tensor) -> Tensor:
-    """max |x| as a tensor of one number, 0 for none, infinite if anything is not finite."""
+def magnitude(x: Tensor) -> float:
+    """max |x|, 0 for none, infinite if anything is not finite."""
     native = native_for(x) if x.dtype == torch.float32 else None
     if native is None:
-        return reference.largest_magnitude(x)
+        return float(reference.largest_magnitude(x))
     largest: int = native.magnitude(x.data_ptr(), x.numel(), threads_for(x.numel()))
-    (value,) = struct.unpack("<f", struct.pack("<I", min(largest, _INFINITY)))
-    return torch.tensor([value])
+    value: float = struct.unpack("<f", struct.pack("<I", min(largest, _INFINITY)))[0]
+    return value
+
+
+def largest_magnitude(x: Tensor) -> Tensor:
+    """The same as a tensor of one number on the device of x."""
+    if native_for(x) is None:
+        return reference.largest_magnitude(x)
+    return torch.tensor([magnitude(x)])

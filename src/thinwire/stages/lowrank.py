@@ -1,5 +1,7 @@
 """Gradient matrices as products of two thin factors: PowerSGD."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,8 +11,9 @@ from torch import Tensor
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Scene, Stage, State
+from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage, State
 from thinwire.kernels.reference.hashing import hash32, uniform24
+from thinwire.kernels.shares import magnitude
 
 _NEGLIGIBLE = 1e-5  # a direction with less than this share of the largest one is rounding noise
 
@@ -83,18 +86,29 @@ class PowerSGD(Stage):
         factor = encoded.values.view(columns, rank)
         if scene.stash is not None and scene.contributions == scene.ranks:
             scene.stash.setdefault("factor", factor)
-        product = scene.context @ factor.T
+        matrix = out.view(rows, columns)
         if add:
-            out.view(rows, columns).add_(product)
+            matrix.addmm_(scene.context, factor.T)
         else:
-            out.view(rows, columns).copy_(product)
+            torch.mm(scene.context, factor.T, out=matrix)
+
+    def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
+        rows, columns, rank = self.factors(scene.spec)
+        matrix, factor = given.view(rows, columns), own.view(columns, rank)
+        torch.addmm(matrix, scene.context, factor.T, alpha=-1, out=out.view(rows, columns))
+        return True
+
+    def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
+        """Columns of length one make no number larger than all of a factor's row together."""
+        largest = magnitude(message) * self.rank
+        return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
     def observe(self, mean: Tensor, scene: Scene) -> None:
         scene.state["steps"] += 1
         if scene.stash is not None:
             factor = scene.stash["factor"]
-            fresh = random_matrix(scene.shared_key(), factor.shape[0], factor.shape[1], factor.device)
-            scene.state["q"] = unit_columns(factor, fresh)
+            key, (columns, rank) = scene.shared_key(), factor.shape
+            scene.state["q"] = unit_columns(factor, lambda: random_matrix(key, columns, rank, factor.device))
 
 
 def random_matrix(key: int, rows: int, columns: int, device: torch.device) -> Tensor:
@@ -102,12 +116,11 @@ def random_matrix(key: int, rows: int, columns: int, device: torch.device) -> Te
     return uniform24(hash32(key, 0, rows * columns, device)).view(rows, columns) - 0.5
 
 
-def unit_columns(matrix: Tensor, instead: Tensor | None = None) -> Tensor:
+def unit_columns(matrix: Tensor, instead: Callable[[], Tensor] | None = None) -> Tensor:
     """Columns of norm 1; negligible ones are replaced by those of `instead`."""
     norms: Tensor = torch.linalg.vector_norm(matrix, dim=0, dtype=torch.float64)
-    if instead is not None:
-        weak = norms <= _NEGLIGIBLE * norms.amax()
-        matrix = torch.where(weak, instead, matrix)
+    if instead is not None and bool((weak := norms <= _NEGLIGIBLE * norms.amax()).any()):
+        matrix = torch.where(weak, instead(), matrix)
         norms = torch.linalg.vector_norm(matrix, dim=0, dtype=torch.float64)
     return (matrix / norms.clamp_min(1e-300)).float()
 

@@ -14,7 +14,7 @@ from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import EVERYONE, Encoded, Parts, Scene, Stage, State
 from thinwire.errors import CodecError
 from thinwire.kernels.reference.hashing import make_key
-from thinwire.kernels.shares import largest_magnitude
+from thinwire.kernels.shares import magnitude
 from thinwire.stages.pca_basis import (
     Basis,
     Layout,
@@ -239,7 +239,7 @@ class PCA(Stage):
         if not self.centre:
             return Basis(columns)
         mean = state["sum"] / state["taken"]
-        return Basis(columns, mean, mean @ columns, float(largest_magnitude(mean)))
+        return Basis(columns, mean, mean @ columns, magnitude(mean))
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         layout, basis = self.layout(scene.spec), scene.context

@@ -12,7 +12,7 @@ from thinwire.core.options import choice, number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage
 from thinwire.kernels import quantise
-from thinwire.kernels.shares import largest_magnitude
+from thinwire.kernels.shares import magnitude
 
 Norm = Literal["max", "l2"]
 
@@ -67,8 +67,10 @@ class Bucketed(Stage):
 
     def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
         """No number is larger than the scale of its bucket, but for rounding."""
-        scales = message[: int(self.side(scene.spec))].clone().view(torch.float32)
-        largest = float(largest_magnitude(scales))
+        scales = message[: int(self.side(scene.spec))]
+        if scales.storage_offset() % self.scale_bytes:
+            scales = scales.clone()  # numbers lie at multiples of their size
+        largest = magnitude(scales.view(torch.float32))
         return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
     def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:

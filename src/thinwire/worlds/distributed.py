@@ -33,7 +33,7 @@ from thinwire.core.ops import (
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, WorldError
-from thinwire.worlds.exchanges import Exchanges, checked_lengths, split
+from thinwire.worlds.exchanges import Exchanges, checked_lengths, give_way, split
 
 T = TypeVar("T")
 
@@ -126,7 +126,10 @@ class Distributed(Exchanges):
             started = op.op if isinstance(op, Begin) else op
             self._counters.rounds += rounds_in(started)
             ticket = (started, self._begin(started))
-            return ticket if isinstance(op, Begin) else self._finish(*ticket)
+            if isinstance(op, Begin):
+                give_way()
+                return ticket
+            return self._finish(*ticket)
         except RuntimeError as reason:
             what = type(op.ticket[0] if isinstance(op, Finish) else op.op if isinstance(op, Begin) else op).__name__
             raise WorldError(

@@ -15,7 +15,7 @@ from thinwire.errors import WireError, WorldError
 _LONGEST = 2**31 - 1
 
 # where ranks share cores, the backend's threads get theirs before work that is not urgent begins
-_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 class Flight(NamedTuple):
@@ -49,7 +49,7 @@ class Exchanges:
         for at, leg in enumerate(op.legs):
             sizes = self._lengths(items, leg) if op.sizes is None else op.sizes[at]
             flight = self._depart(items, leg, sizes, places[at % 2])
-            _give_way()
+            give_way()
             if landed is not None:
                 op.taken(*landed)
             early = at < last and op.legs[at + 1].needs < at
