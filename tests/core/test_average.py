@@ -7,6 +7,8 @@ import thinwire
 from tests.contract.rows import gradients, simulate
 from thinwire import Codec, CodecError, Slot, StateError
 from thinwire.core.average import Turn, average
+from thinwire.core.reduce import choose_reduction
+from thinwire.core.spec import Spec
 from thinwire.core.together import together
 from thinwire.worlds.simulated import run
 
@@ -53,6 +55,25 @@ def test_the_cheapest_reduction_is_chosen() -> None:
     assert qsgd.wire_bytes(10**6, 2) == qsgd.wire_bytes(10**6, 2, "gathered")  # same bytes, fewer rounds
     assert qsgd.wire_bytes(10**6, 8) == qsgd.wire_bytes(10**6, 8, "sharded")
     assert qsgd.wire_bytes(100, 8) == qsgd.wire_bytes(100, 8, "gathered")  # small: rounds cost more than bytes
+
+
+def test_what_is_short_goes_along_with_what_is_long() -> None:
+    wire, spec = Codec.parse("qsgd").wire, Spec(100)
+    assert choose_reduction(wire, spec, 4) == "gathered"
+    assert choose_reduction(wire, spec, 4, company=10**6) == "sharded"
+    assert choose_reduction(wire, spec, 2, company=10**6) == "gathered"
+    shapes = [(100,), (500, 400)]
+    given = [[gradients(4, shape, seed=i)[rank] for i, shape in enumerate(shapes)] for rank in range(4)]
+    turns = [Turn(rank, 4, company=200_100) for rank in range(4)]
+    rounds = [
+        together([average(Codec.parse("qsgd"), g, Slot(), turn) for g in mine])
+        for mine, turn in zip(given, turns, strict=True)
+    ]
+    results, _ = run(rounds)
+    for i in range(2):
+        mean = torch.stack([mine[i] for mine in given]).mean(0)
+        assert all(torch.equal(means[i], results[0][i]) for means in results)
+        assert (results[0][i] - mean).norm() < 0.5 * mean.norm()
 
 
 def test_the_mean_of_none_is_the_mean() -> None:

@@ -168,7 +168,7 @@ def _walk_in(
         given.whole()
         y += carried
     spec = wire[0].scene.spec if wire else Spec(y.numel(), bits=y.element_size() * 8)
-    reduction = choose_reduction([link.stage for link in wire], spec, turn.ranks, wish)
+    reduction = choose_reduction([link.stage for link in wire], spec, turn.ranks, wish, turn.company)
     if reduction != "sharded" or any(link.stage.rounds for link in wire):
         given.whole()
     yield from _agree_on_wire(wire, y)

@@ -43,8 +43,11 @@ class Reduced(NamedTuple):
     finite: bool | None = None
 
 
-def choose_reduction(wire: Sequence[Stage], spec: Spec, ranks: int, wish: str | None) -> str:
-    """The wished reduction if it is legal; else what a stage prefers, or the cheapest legal one by bytes and rounds."""
+def choose_reduction(wire: Sequence[Stage], spec: Spec, ranks: int, wish: str | None = None, company: int = 0) -> str:
+    """The wished reduction if it is legal; else what a stage prefers, or the cheapest legal one by bytes and rounds.
+
+    `company`: how many numbers travel in the same rounds; what is short goes along with what is long.
+    """
     legal = ("sharded", "gathered", "ring") if wire else ("summed", "ring")
     wish = wish or next((stage.prefers for stage in wire if stage.prefers), None)
     if wish is not None:
@@ -54,13 +57,14 @@ def choose_reduction(wire: Sequence[Stage], spec: Spec, ranks: int, wish: str | 
             what = f"what {wire[0].name} sends cannot be summed" if wire else "the chain is additive"
             raise CodecError(f"reduction {wish!r} does not fit: {what}; use {' or '.join(legal)}.")
         return wish
-    return _cheapest(tuple(wire), spec, ranks)
+    return _cheapest(tuple(wire), spec, max(spec.numel, company), ranks)
 
 
 @lru_cache(maxsize=4096)
-def _cheapest(wire: tuple[Stage, ...], spec: Spec, ranks: int) -> str:
+def _cheapest(wire: tuple[Stage, ...], spec: Spec, numel: int, ranks: int) -> str:
     if not wire:
         return "summed"
+    spec = replace(spec, numel=numel, shape=spec.shape if numel == spec.numel else ())
     # a ring is never cheaper: the bytes of sharded with 2(P-1) dependent rounds
     costs = {
         kind: reduction_bytes(kind, wire, spec, ranks) + rounds_of(kind, wire, spec) * ROUND_COST
