@@ -11,7 +11,7 @@ from thinwire.core.codec import Codec
 from thinwire.core.ops import Rounds, SendRecv
 from thinwire.core.ring import Encodeds, ring
 from thinwire.core.slot import Slot
-from thinwire.core.stage import Parts
+from thinwire.core.parts import Parts
 from thinwire.worlds.simulated import run, simulate
 
 

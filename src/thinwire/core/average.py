@@ -10,13 +10,13 @@ from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
 from thinwire.core.given import Given
 from thinwire.core.ops import Rounds
-from thinwire.core.parts import Book, InParts
+from thinwire.core.parts import Book, InParts, Parts
 from thinwire.core.reduce import Reduced, choose_reduction, reduce
 from thinwire.core.ring import ring
 from thinwire.core.sharded import Want
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Parts, Scene, empty_like_spec
+from thinwire.core.stage import Encoded, Scene, empty_like_spec
 from thinwire.core.wire import Link
 from thinwire.errors import CodecError
 from thinwire.kernels.shares import all_finite, share_into
@@ -67,7 +67,7 @@ def average(
         missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given.values, own, turn)
         if turn.measure:
             scenes[0].notes |= {"lost": float(missing.square().sum()), "given": energy}
-        _hold(codec, slot, missing if held_back is None else missing.add_(held_back), behind)
+        slot.hold(codec, missing if held_back is None else missing.add_(held_back), behind)
 
     total, own, finite = yield from _reduce(path, y, given, turn, want, landing, book)
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
@@ -307,21 +307,6 @@ def _missing(
     if begins:
         slot.residual = missing
     return missing
-
-
-def _hold(codec: Codec, slot: Slot, missing: Tensor, behind: bool) -> None:
-    """Keep what is missing for the next step, in the memory that held the last step's."""
-    if codec.feedback == "off" or missing is slot.held:
-        return
-    dtype = torch.bfloat16 if codec.feedback == "bf16" else torch.float32
-    held = slot.held
-    if codec.beta != 1.0 and held is not None:
-        missing = torch.lerp(held.float(), missing, codec.beta)
-    if held is None or held.dtype != dtype:
-        slot.held = missing.to(dtype, copy=True)
-    else:
-        held.copy_(missing)
-    slot.behind = behind
 
 
 def _elements_sent(codec: Codec, scenes: list[Scene]) -> dict[str, float]:

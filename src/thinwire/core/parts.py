@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.ops import AllReduce, Begin, Finish, Rounds
-from thinwire.core.stage import Parts
+from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.kernels.shares import magnitude
 
 Bounds: TypeAlias = tuple[int, int]
@@ -19,6 +19,78 @@ Book: TypeAlias = Callable[[Tensor], None]
 TOGETHER = 1 << 18  # numbers that are summed by one all-reduce
 WINDOW = 4  # all-reduces under way at the same time
 LAST = 2  # of them are begun when all is encoded
+
+
+class Parts:
+    """A tensor that an additive stage encodes, and whose sum it decodes, a few parts at a time.
+
+    There are `count` parts, each encoded as `grain` numbers; bounds are given in parts.
+    """
+
+    grain: int
+    count: int
+
+    def land(self, out: Tensor) -> None:
+        """Flat memory where the result is wanted, if it can be decoded there."""
+
+    def encode(self, low: int, high: int) -> Tensor:
+        """This rank's encoded parts from `low` to `high`, flat."""
+        raise NotImplementedError
+
+    def decode(self, values: Tensor, low: int, high: int) -> None:
+        """Take the sum over all ranks of these parts."""
+        raise NotImplementedError
+
+    def result(self) -> Tensor:
+        """The decoded sum, once all its parts are there."""
+        raise NotImplementedError
+
+    def finite(self) -> bool | None:
+        """Whether the result is finite, if that is known without looking at it."""
+        return None
+
+    def certain(self, largest: float) -> bool:
+        """Whether sums decode to finite numbers for sure, if no rank encoded a larger number than this."""
+        return False
+
+    def whole(self, encoded: list[Tensor]) -> Tensor:
+        """All encoded parts as the stage would have encoded them at once."""
+        return torch.cat(encoded)
+
+
+class Pieces(Parts):
+    """Parts of a stage that puts `unit` numbers into one, whatever lies around them."""
+
+    def __init__(self, stage: Stage, x: Tensor, scene: Scene, unit: int) -> None:
+        self.grain, self.count = 1, stage.out(scene.spec).numel
+        self.stage, self.x, self.scene, self.unit = stage, x, scene, unit
+        self.total = torch.empty(0)
+
+    def land(self, out: Tensor) -> None:
+        self.total = out
+
+    def _cut(self, low: int, high: int) -> tuple[slice, Scene]:
+        cut = slice(low * self.unit, min(high * self.unit, self.x.numel()))
+        spec = self.scene.spec.numbers(cut.stop - cut.start)
+        return cut, self.scene.moved(spec=spec, base=self.scene.base + cut.start)
+
+    def encode(self, low: int, high: int) -> Tensor:
+        cut, scene = self._cut(low, high)
+        return self.stage.encode(self.x[cut], scene).values
+
+    def decode(self, values: Tensor, low: int, high: int) -> None:
+        cut, scene = self._cut(low, high)
+        self.stage.decode(Encoded(values), scene.moved(contributions=scene.ranks), self.total[cut])
+
+    def result(self) -> Tensor:
+        return self.total
+
+    def finite(self) -> bool | None:
+        return self.stage.tells_finite(self.total, self.scene)
+
+    def whole(self, encoded: list[Tensor]) -> Tensor:
+        """Draws go by position, so that it is the same numbers, if in another arrangement."""
+        return self.stage.encode(self.x, self.scene).values
 
 
 def part_bounds(count: int, grain: int) -> list[Bounds]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.ops import Rounds, SendRecv
-from thinwire.core.stage import Parts
+from thinwire.core.parts import Parts
 
 
 def ring(parts: Parts, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:

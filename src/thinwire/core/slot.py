@@ -67,6 +67,19 @@ class Slot:
                 " give every tensor a slot of its own."
             )
 
+    def hold(self, codec: "Codec", missing: Tensor, behind: bool) -> None:
+        """Keep what is missing for the next step, in the memory that held the last step's."""
+        if codec.feedback == "off" or missing is self.held:
+            return
+        dtype = torch.bfloat16 if codec.feedback == "bf16" else torch.float32
+        if codec.beta != 1.0 and self.held is not None:
+            missing = torch.lerp(self.held.float(), missing, codec.beta)
+        if self.held is None or self.held.dtype != dtype:
+            self.held = missing.to(dtype, copy=True)
+        else:
+            self.held.copy_(missing)
+        self.behind = behind
+
     def rescale(self, factor: float) -> None:
         """Follow a change of the loss scale: what is held was measured in the old unit."""
         from thinwire.core.codec import Codec

@@ -15,6 +15,7 @@ from thinwire.kernels.reference.hashing import make_key
 
 if TYPE_CHECKING:
     from thinwire.core.codec import Codec
+    from thinwire.core.parts import Parts
 
 State: TypeAlias = dict[str, Any]  # tensors and plain numbers only: it goes into checkpoints as it is
 
@@ -22,78 +23,6 @@ STEADY: State = {"steady": True}  # the state of a stage that has started up, fo
 
 NEAR_OVERFLOW = 2.0**127  # twice this is not finite in fp32
 EVERYONE = -1  # the "rank" of draws that all ranks share
-
-
-class Parts:
-    """A tensor that an additive stage encodes, and whose sum it decodes, a few parts at a time.
-
-    There are `count` parts, each encoded as `grain` numbers; bounds are given in parts.
-    """
-
-    grain: int
-    count: int
-
-    def land(self, out: Tensor) -> None:
-        """Flat memory where the result is wanted, if it can be decoded there."""
-
-    def encode(self, low: int, high: int) -> Tensor:
-        """This rank's encoded parts from `low` to `high`, flat."""
-        raise NotImplementedError
-
-    def decode(self, values: Tensor, low: int, high: int) -> None:
-        """Take the sum over all ranks of these parts."""
-        raise NotImplementedError
-
-    def result(self) -> Tensor:
-        """The decoded sum, once all its parts are there."""
-        raise NotImplementedError
-
-    def finite(self) -> bool | None:
-        """Whether the result is finite, if that is known without looking at it."""
-        return None
-
-    def certain(self, largest: float) -> bool:
-        """Whether sums decode to finite numbers for sure, if no rank encoded a larger number than this."""
-        return False
-
-    def whole(self, encoded: list[Tensor]) -> Tensor:
-        """All encoded parts as the stage would have encoded them at once."""
-        return torch.cat(encoded)
-
-
-class Pieces(Parts):
-    """Parts of a stage that puts `unit` numbers into one, whatever lies around them."""
-
-    def __init__(self, stage: "Stage", x: Tensor, scene: "Scene", unit: int) -> None:
-        self.grain, self.count = 1, stage.out(scene.spec).numel
-        self.stage, self.x, self.scene, self.unit = stage, x, scene, unit
-        self.total = torch.empty(0)
-
-    def land(self, out: Tensor) -> None:
-        self.total = out
-
-    def _cut(self, low: int, high: int) -> "tuple[slice, Scene]":
-        cut = slice(low * self.unit, min(high * self.unit, self.x.numel()))
-        spec = self.scene.spec.numbers(cut.stop - cut.start)
-        return cut, self.scene.moved(spec=spec, base=self.scene.base + cut.start)
-
-    def encode(self, low: int, high: int) -> Tensor:
-        cut, scene = self._cut(low, high)
-        return self.stage.encode(self.x[cut], scene).values
-
-    def decode(self, values: Tensor, low: int, high: int) -> None:
-        cut, scene = self._cut(low, high)
-        self.stage.decode(Encoded(values), scene.moved(contributions=scene.ranks), self.total[cut])
-
-    def result(self) -> Tensor:
-        return self.total
-
-    def finite(self) -> bool | None:
-        return self.stage.tells_finite(self.total, self.scene)
-
-    def whole(self, encoded: list[Tensor]) -> Tensor:
-        """Draws go by position, so that it is the same numbers, if in another arrangement."""
-        return self.stage.encode(self.x, self.scene).values
 
 
 class Encoded(NamedTuple):
@@ -288,7 +217,7 @@ class Stage:
         """`out(spec)` as a receiver knows it; stages of variable output read it from their side bytes."""
         return self.out(spec)
 
-    def parts(self, given: Given, scene: Scene) -> Parts | None:
+    def parts(self, given: Given, scene: Scene) -> "Parts | None":
         """For an additive stage that can work on a few parts at a time, so that a ring overlaps work and transfer."""
         return None
 

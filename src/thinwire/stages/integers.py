@@ -11,7 +11,8 @@ from thinwire.core.given import Given
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Parts, Pieces, Scene, Stage
+from thinwire.core.parts import Parts, Pieces
+from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage
 from thinwire.errors import CodecError
 from thinwire.kernels.integers import integers_decode, integers_encode, lane_count
 from thinwire.kernels.reference.quantise import single

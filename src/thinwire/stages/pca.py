@@ -11,7 +11,8 @@ from thinwire.core.given import Given
 from thinwire.core.ops import AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import EVERYONE, Encoded, Parts, Scene, Stage, State
+from thinwire.core.parts import Parts
+from thinwire.core.stage import EVERYONE, Encoded, Scene, Stage, State
 from thinwire.errors import CodecError
 from thinwire.kernels.reference.hashing import make_key
 from thinwire.kernels.shares import magnitude

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from thinwire.core.given import Given
-from thinwire.core.stage import NEAR_OVERFLOW, Parts, Scene, State
+from thinwire.core.parts import Parts
+from thinwire.core.stage import NEAR_OVERFLOW, Scene, State
 from thinwire.kernels import basis as kernels
 
 WIDEST = 1024  # the longest automatic slice: its decomposition takes about a second on one core
