@@ -9,9 +9,9 @@ from torch import Tensor
 from tests.contract.rows import gradients
 from thinwire.core.codec import Codec
 from thinwire.core.ops import Rounds, SendRecv
+from thinwire.core.parts import Parts
 from thinwire.core.ring import Encodeds, ring
 from thinwire.core.slot import Slot
-from thinwire.core.parts import Parts
 from thinwire.worlds.simulated import run, simulate
 
 

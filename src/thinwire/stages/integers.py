@@ -10,8 +10,8 @@ from torch import Tensor
 from thinwire.core.given import Given
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
-from thinwire.core.spec import Size, Spec
 from thinwire.core.parts import Parts, Pieces
+from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage
 from thinwire.errors import CodecError
 from thinwire.kernels.integers import integers_decode, integers_encode, lane_count

@@ -10,8 +10,8 @@ from torch import Tensor
 from thinwire.core.given import Given
 from thinwire.core.ops import AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words
-from thinwire.core.spec import Size, Spec
 from thinwire.core.parts import Parts
+from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import EVERYONE, Encoded, Scene, Stage, State
 from thinwire.errors import CodecError
 from thinwire.kernels.reference.hashing import make_key
