@@ -84,6 +84,21 @@ def test_residuals_are_the_same_whenever_they_are_booked(size: float, monkeypatc
     assert all(torch.equal(a, b) for a, b in zip(early.means, late.means, strict=True))
 
 
+@pytest.mark.parametrize("before", ["momentum(beta=0.5)", "feedback(keep=off)", "feedback(keep=bf16)"])
+def test_parts_of_longer_chains_are_those_of_the_whole(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = averaged(f"{before} | {PCA}", 5)
+    monkeypatch.setattr("thinwire.core.parts.TOGETHER", 32)
+    certain = watch_certainty(monkeypatch)
+    cut = averaged(f"{before} | {PCA}", 5)
+    assert certain
+    assert all(certain)
+    for a, b in zip(whole.slots, cut.slots, strict=True):
+        assert (a.residual is None) == (b.residual is None)
+        if a.residual is not None and b.residual is not None:
+            torch.testing.assert_close(a.residual, b.residual, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(whole.means, cut.means, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.usefixtures("cut")
 def test_numbers_near_the_largest_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     certain = watch_certainty(monkeypatch)

@@ -119,9 +119,10 @@ def _reduce(
         work = InParts(path.parts, want != "nothing", path.asks)
         early = book if want == "own" and len(path.prefix) == 1 else None
         total = yield from work.summed(early)
-        if work.certain:
-            return Reduced(total, None if early else total, True)
-        return Reduced(total, work.own() if want != "nothing" else total, path.parts.finite())
+        if work.certain and early is not None:
+            return Reduced(total, None, True)
+        finite = True if work.certain else path.parts.finite()
+        return Reduced(total, work.own() if want != "nothing" else total, finite)
     place = landing if not path.prefix else None
     who = turn.rank, turn.ranks
     crowd = max(turn.company / landing.numel(), 1.0)
