@@ -135,6 +135,7 @@ class Codec:
     def wire_bytes(self, numel: "int | Sequence[int]", world_size: int, reduction: str | None = None) -> Size:
         """Bytes a rank sends to average a tensor (given by its length or shape) once the chain has started up.
 
+        By itself, that is: in DDP, a short tensor takes the reduction of the long ones that it travels with.
         Exact for chains of fixed size; `.exact` is False where it is an expectation.
         """
         from thinwire.core.parts import question_bytes

@@ -136,8 +136,10 @@ class InParts:
                 yield from self._land(flying)
             flying.append((part, (yield Begin(AllReduce([self._encoded(part)])))))
         last = [(part, self._encoded(part)) for part in self.bounds[-LAST:]]
-        largest = torch.tensor([self._largest], device=last[0][1].device)
-        question = (yield Begin(AllReduce([largest], "max"))) if self.asks else None
+        question = None
+        if self.asks:
+            largest = torch.tensor([self._largest], device=last[0][1].device)
+            question = yield Begin(AllReduce([largest], "max"))
         for part, values in last:
             flying.append((part, (yield Begin(AllReduce([values])))))
         while len(flying) > LAST:
