@@ -16,6 +16,7 @@ from tests.contract.rows import ROWS, Poisoned, gradients, simulate, weights
 from tests.distributed.processes import run_ranks
 from thinwire.core import sharded
 from thinwire.core.average import average
+from thinwire.worlds import exchanges
 from thinwire.worlds.distributed import Distributed
 
 SHAPE = (37, 11)
@@ -46,9 +47,9 @@ def average_all(rank: int, ranks: int) -> dict[str, Any]:
 
 
 def average_in_hops(rank: int, ranks: int) -> dict[str, Any]:
-    """The wire chains once more, as if their messages were long."""
+    """The wire chains once more, as if their messages were long: in hops, and in two pieces each."""
     results, world = {}, Distributed()
-    world.buffers, sharded.LONG = Poisoned(), 1
+    world.buffers, sharded.LONG, exchanges._TAIL = Poisoned(), 1, 16
     for row in ROWS:
         codec, slot = thinwire.Codec.parse(row), thinwire.Slot()
         for step in range(STEPS if codec.wire else 0):

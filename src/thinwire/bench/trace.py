@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from thinwire import Handle, Stage
-from thinwire.core.ops import Begin, Finish, Hops, Leg, Op, Rounds, SendRecv
+from thinwire.core.ops import Begin, Finish, Hops, Op, Rounds, SendRecv
 from thinwire.worlds.distributed import Distributed
 from thinwire.worlds.exchanges import Flight
 
@@ -104,19 +104,22 @@ class TracedWorld(Distributed):
         self._recorder.add(type(started).__name__, flying_since, f"{self._lane} wire", bytes=sent)
         return reply
 
-    def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int], place: Tensor | None = None) -> Flight:
-        began = time.perf_counter()
-        flight = super()._depart(items, leg, sizes, place)
+    def _send(self, flight: Flight, items: Sequence[Tensor]) -> None:
+        began = self._departed[id(flight.incoming)] = time.perf_counter()
+        super()._send(flight, items)
         self._recorder.add("begin", began)
-        self._departed[id(flight.incoming)] = began
-        return flight
+
+    def _await_head(self, flight: Flight) -> None:
+        began = time.perf_counter()
+        super()._await_head(flight)
+        self._recorder.add("wait", began)
 
     def _arrive(self, flight: Flight) -> list[Tensor]:
         began = time.perf_counter()
         items = super()._arrive(flight)
         self._recorder.add("wait", began)
-        departed, sent = self._departed.pop(id(flight.incoming)), flight.outgoing.nbytes
-        self._recorder.add("exchange", departed, f"{self._lane} wire", bytes=sent)
+        sent = 0 if flight.outgoing is None else flight.outgoing.nbytes
+        self._recorder.add("exchange", self._departed.pop(id(flight.incoming)), f"{self._lane} wire", bytes=sent)
         return items
 
 

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,18 +14,26 @@ from thinwire.core.ops import LENGTH_BYTES, Hops, Leg
 from thinwire.errors import WireError, WorldError
 
 _LONGEST = 2**31 - 1
+_TAIL = 1 << 16  # bytes of a message that are still to come when the next one is asked for
 
 # where ranks share cores, the backend's threads get theirs before work that is not urgent begins
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
-class Flight(NamedTuple):
-    """An exchange under way, with what must stay where it is until it has ended."""
+@dataclass
+class Flight:
+    """An exchange under way, with what must stay where it is until it has ended.
 
+    Long messages come in two pieces, a head and a tail: while the tail travels, the next message is asked for, so that
+    its sender need not wait until it is known that all has come.
+    """
+
+    leg: Leg
     incoming: Tensor
     sizes: Sequence[int]
-    works: list[Any]
-    outgoing: Tensor
+    receives: list[Any] = field(default_factory=list)  # not waited for yet: a backend's work is waited for once
+    sends: list[Any] = field(default_factory=list)
+    outgoing: Tensor | None = None
 
 
 class Exchanges:
@@ -39,45 +48,75 @@ class Exchanges:
         self.group = group
         self.rank = dist.get_rank(group)
         self.ranks = dist.get_world_size(group)
+        # Gloo's sends and receives go their own ways; others' must be begun in pairs
+        self._apart = str(dist.get_backend(group)) == "gloo"
         self.buffers = Buffers()  # for one drive at a time; those of an operation that failed may still be in use
 
     def _make_journey(self, op: Hops) -> None:
         """Send, receive and work, leg by leg."""
         last = len(op.legs) - 1
-        landed: tuple[int, list[Tensor]] | None = None  # what has come and is not taken yet
-        items, places = op.given(0), self._places(op)
+        places = self._places(op)
+        awaited = self._awaited(op, 0, places)
+        items = op.given(0)
+        before: Flight | None = None  # what came with the leg before is not taken yet
         for at, leg in enumerate(op.legs):
-            sizes = self._lengths(items, leg) if op.sizes is None else op.sizes[at]
-            flight = self._depart(items, leg, sizes, places[at % 2])
+            flight = awaited or self._asked_for(items, leg, self._lengths(items, leg))
+            self._send(flight, items)
             give_way()
-            if landed is not None:
-                op.taken(*landed)
+            if before is not None:
+                op.taken(at - 1, self._arrive(before))
             early = at < last and op.legs[at + 1].needs < at
             if early:
                 items = op.given(at + 1)
-            landed = (at, self._arrive(flight))
+            self._await_head(flight)
+            awaited = self._awaited(op, at + 1, places) if at < last else None
+            before = flight if early else None
             if not early:
-                op.taken(*landed)
-                landed = None
+                op.taken(at, self._arrive(flight))
                 items = op.given(at + 1) if at < last else []
 
-    def _places(self, op: Hops) -> list[Tensor | None]:
+    def _places(self, op: Hops) -> list[Tensor]:
         """Memory for what comes, if its size is known: one message is under way, and one waits to be taken."""
         if op.sizes is None:
-            return [None, None]
+            return []
         longest = max((sum(sizes) for sizes in op.sizes), default=0)
         return [self.buffers.empty(longest, torch.uint8, op.device) for _ in range(2)]
 
-    def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int], place: Tensor | None = None) -> Flight:
-        flat = self._joined(items)
-        size, to, source = sum(sizes), self._global(leg.to), self._global(leg.source)
-        incoming = self.buffers.empty(size, flat.dtype, flat.device) if place is None else place[:size]
-        # to receive comes first: Gloo sends at once where the receiver is known to wait, else it asks
-        both = [dist.P2POp(dist.irecv, incoming, source, self.group), dist.P2POp(dist.isend, flat, to, self.group)]
-        return Flight(incoming, sizes, dist.batch_isend_irecv(both), flat)
+    def _awaited(self, op: Hops, at: int, places: list[Tensor]) -> Flight | None:
+        """Ask for what comes with a leg, if it is known how long that is."""
+        return None if op.sizes is None else self._expect(op.legs[at], op.sizes[at], places[at % 2])
+
+    def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int]) -> Flight:
+        flight = self._asked_for(items, leg, sizes)
+        self._send(flight, items)
+        return flight
+
+    def _asked_for(self, like: Sequence[Tensor], leg: Leg, sizes: Sequence[int]) -> Flight:
+        return self._expect(leg, sizes, self.buffers.empty(sum(sizes), like[0].dtype, like[0].device))
+
+    def _expect(self, leg: Leg, sizes: Sequence[int], place: Tensor) -> Flight:
+        """Begin to receive. It comes before to send: Gloo sends at once where the receiver is known to wait."""
+        flight = Flight(leg, place[: sum(sizes)], sizes)
+        if self._apart:
+            source = self._global(leg.source)
+            flight.receives = [dist.irecv(piece, source, self.group) for piece in _pieces(flight.incoming)]
+        return flight
+
+    def _send(self, flight: Flight, items: Sequence[Tensor]) -> None:
+        flight.outgoing = flat = self._joined(items)
+        to = self._global(flight.leg.to)
+        if self._apart:
+            flight.sends = [dist.isend(piece, to, self.group) for piece in _pieces(flat)]
+            return
+        receive = dist.P2POp(dist.irecv, flight.incoming, self._global(flight.leg.source), self.group)
+        flight.sends = dist.batch_isend_irecv([receive, dist.P2POp(dist.isend, flat, to, self.group)])
+
+    def _await_head(self, flight: Flight) -> None:
+        if flight.receives:
+            flight.receives.pop(0).wait()
 
     def _arrive(self, flight: Flight) -> list[Tensor]:
-        for work in flight.works:
+        for work in flight.receives + flight.sends:
             work.wait()
         return split(flight.incoming, flight.sizes)
 
@@ -119,6 +158,12 @@ def checked_lengths(lengths: list[int]) -> list[int]:
             f"a message of {max(lengths)} bytes is longer than the {_LONGEST} that {LENGTH_BYTES} bytes can say."
         )
     return lengths
+
+
+def _pieces(message: Tensor) -> list[Tensor]:
+    """A message as it is sent: in one piece, or a head and a tail."""
+    tail = _TAIL // message.element_size()
+    return [message] if message.numel() < 2 * tail else [message[:-tail], message[-tail:]]
 
 
 def _adjacent(items: Sequence[Tensor]) -> bool:
