@@ -4,7 +4,14 @@ import pytest
 
 from thinwire import Codec
 from thinwire.bench import collectives
-from thinwire.bench.collectives import GRADIVEQ, NUMEL, CollectiveRow, bench_collectives, collective_table
+from thinwire.bench.collectives import (
+    GRADIVEQ,
+    NUMEL,
+    CollectiveRow,
+    bench_collectives,
+    collective_table,
+    turns_in_span,
+)
 from thinwire.bench.results import record_of, verdicts
 from thinwire.errors import CodecError
 
@@ -62,3 +69,9 @@ def test_two_hosts_on_loopback() -> None:
     expected = [int(Codec.parse(text).wire_bytes((32, 640), 2)) for text in codecs]
     assert [r.bytes_sent for r in rows] == pytest.approx(expected, abs=8)  # gradiveq votes every eighth step
     assert told[-1] == "turn 2 of 2"
+
+
+def test_quick_links_get_more_turns() -> None:
+    assert turns_in_span(11, 13.0) == 11  # as many as asked for take longer than the span
+    assert turns_in_span(11, 3.0) == 20
+    assert turns_in_span(11, 0.01) == 44

@@ -30,6 +30,8 @@ GRADIVEQ = "gradiveq(ratio=8, warmup=1, sample=2, reuse=1000, slice=64)"  # comp
 FFTSGD = "fftsgd(theta=0.85, mantissa=7)"
 IWP = "iwp(density=1/64, mask_nodes=1)"
 WARMUP = 5
+SPAN = 60.0  # seconds that turns may take on quick links, where there are more of them than were asked for
+MOST = 4  # times as many
 CODECS = (
     "none",
     "fp16",
@@ -170,18 +172,24 @@ def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
         for _ in range(job["warmup"]):
             candidate()
     plain()
-    for turn in range(job["turns"]):
-        report(place, f"turn {turn + 1} of {job['turns']}")
+    turns, turn = job["turns"], 0
+    while turn < turns:
+        report(place, f"turn {turn + 1} of {turns}")
+        began = _together()
         plain()
         for candidate in averaged.values():
             candidate()
-    plain_seconds = settled(plain.seconds, job["turns"])
+        if turn == 0:
+            (took,) = slowest([time.perf_counter() - began])
+            turns = turns_in_span(turns, took)
+        turn += 1
+    plain_seconds = settled(plain.seconds, turns)
     return [
         {
             "codec": text,
             "ranks": place.ranks,
             "numel": given[0].numel(),
-            "seconds": settled(candidate.seconds, job["turns"]),
+            "seconds": settled(candidate.seconds, turns),
             "plain_seconds": plain_seconds,
             "bytes_sent": candidate.sent,
         }
@@ -189,11 +197,22 @@ def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
     ]
 
 
+def turns_in_span(turns: int, seconds: float) -> int:
+    """How many turns of so many seconds each there are, where so many are asked for: quick ones vary most."""
+    return max(turns, min(MOST * turns, int(SPAN / max(seconds, 1e-9))))
+
+
 def settled(seconds: Sequence[float], turns: int) -> float:
     """The median of the last turns, each as long as its slowest rank took."""
-    slowest = torch.tensor(seconds[-turns:], dtype=torch.float64)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return float(statistics.median(slowest.tolist()))
+    return float(statistics.median(slowest(seconds[-turns:])))
+
+
+def slowest(seconds: Sequence[float]) -> list[float]:
+    """Of all ranks' times of the same things."""
+    longest = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    times: list[float] = longest.tolist()
+    return times
 
 
 def _together() -> float:
