@@ -48,8 +48,7 @@ class Exchanges:
         self.group = group
         self.rank = dist.get_rank(group)
         self.ranks = dist.get_world_size(group)
-        # Gloo's sends and receives go their own ways; others' must be begun in pairs
-        self._apart = str(dist.get_backend(group)) == "gloo"
+        self._gloo = _devices_of("gloo", group)
         self.buffers = Buffers()  # for one drive at a time; those of an operation that failed may still be in use
 
     def _make_journey(self, op: Hops) -> None:
@@ -97,7 +96,7 @@ class Exchanges:
     def _expect(self, leg: Leg, sizes: Sequence[int], place: Tensor) -> Flight:
         """Begin to receive. It comes before to send: Gloo sends at once where the receiver is known to wait."""
         flight = Flight(leg, place[: sum(sizes)], sizes)
-        if self._apart:
+        if self._apart(flight):
             source = self._global(leg.source)
             flight.receives = [dist.irecv(piece, source, self.group) for piece in _pieces(flight.incoming)]
         return flight
@@ -105,11 +104,15 @@ class Exchanges:
     def _send(self, flight: Flight, items: Sequence[Tensor]) -> None:
         flight.outgoing = flat = self._joined(items)
         to = self._global(flight.leg.to)
-        if self._apart:
+        if self._apart(flight):
             flight.sends = [dist.isend(piece, to, self.group) for piece in _pieces(flat)]
             return
         receive = dist.P2POp(dist.irecv, flight.incoming, self._global(flight.leg.source), self.group)
         flight.sends = dist.batch_isend_irecv([receive, dist.P2POp(dist.isend, flat, to, self.group)])
+
+    def _apart(self, flight: Flight) -> bool:
+        """Gloo's sends and receives go their own ways; others' must be begun in pairs."""
+        return flight.incoming.device.type in self._gloo
 
     def _await_head(self, flight: Flight) -> None:
         if flight.receives:
@@ -150,6 +153,12 @@ class Exchanges:
         """Where small control tensors must live for this backend."""
         name = str(dist.get_backend(self.group))
         return torch.device("cuda", torch.cuda.current_device()) if "nccl" in name else torch.device("cpu")
+
+
+def _devices_of(backend: str, group: dist.ProcessGroup | None) -> set[str]:
+    """Types of devices whose tensors go through this backend; a group may have one for each type."""
+    served = (part.partition(":") for part in str(dist.get_backend_config(group)).split(","))
+    return {device for device, _, name in served if name == backend}
 
 
 def checked_lengths(lengths: list[int]) -> list[int]:

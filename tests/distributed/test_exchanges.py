@@ -1,0 +1,43 @@
+"""Which messages go in pieces, and how they are cut."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.distributed.processes import run_ranks
+from thinwire.worlds import exchanges
+from thinwire.worlds.distributed import Distributed
+
+
+@pytest.mark.parametrize(
+    ("config", "devices"),
+    [
+        ("cpu:gloo", {"cpu"}),  # of a group that was made without naming a backend
+        ("cpu:gloo,cuda:gloo", {"cpu", "cuda"}),
+        ("cpu:gloo,cuda:nccl", {"cpu"}),
+        ("cuda:nccl", set()),
+    ],
+)
+def test_the_backend_goes_by_the_device(config: str, devices: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: config)
+    assert exchanges._devices_of("gloo", None) == devices
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_pieces_are_the_message(dtype: torch.dtype) -> None:
+    tail = exchanges._TAIL // dtype.itemsize
+    for size in (0, 1, 2 * tail - 1, 2 * tail, 5 * tail + 3):
+        message = torch.arange(size).to(dtype)
+        pieces = exchanges._pieces(message)
+        assert torch.equal(torch.cat(pieces), message)
+        assert [len(piece) for piece in pieces] == ([size - tail, tail] if size >= 2 * tail else [size])
+
+
+def takes_messages_apart(rank: int, ranks: int) -> bool:
+    return "cpu" in Distributed()._gloo
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(60)
+def test_processes_over_gloo_take_messages_apart() -> None:
+    assert run_ranks(2, takes_messages_apart, seconds=50) == [True, True]
