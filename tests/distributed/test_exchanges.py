@@ -1,10 +1,15 @@
 """Which messages go in pieces, and how they are cut."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
 
+import thinwire
 from tests.distributed.processes import run_ranks
+from thinwire.core import sharded
+from thinwire.core.average import average
 from thinwire.worlds import exchanges
 from thinwire.worlds.distributed import Distributed
 
@@ -31,6 +36,32 @@ def test_pieces_are_the_message(dtype: torch.dtype) -> None:
         pieces = exchanges._pieces(message)
         assert torch.equal(torch.cat(pieces), message)
         assert [len(piece) for piece in pieces] == ([size - tail, tail] if size >= 2 * tail else [size])
+
+
+def averages(rank: int, ranks: int) -> dict[str, Any]:
+    """The same average with messages in pieces, and as other backends send them, in pairs of send and receive."""
+    sharded.LONG, exchanges._TAIL = 1, 16
+    means = {}
+    for row in ("qsgd(bits=4)", "qsgd(bits=4) | huffman", "sign"):
+        for devices in ({"cpu"}, set[str]()):
+            world, slot = Distributed(), thinwire.Slot()
+            world._gloo = devices
+            for step in range(2):
+                turn = thinwire.Turn(rank, ranks, 7, step, "sharded", buffers=world.buffers)
+                given = torch.randn(4000, generator=torch.Generator().manual_seed(10 * step + rank))
+                mean = world.drive(average(thinwire.Codec.parse(row), given, slot, turn))
+            means[f"{row} {bool(devices)}"] = mean.numpy()
+    return means
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_pieces_and_pairs_give_the_same(ranks: int) -> None:
+    means = run_ranks(ranks, averages, seconds=80)
+    for row in ("qsgd(bits=4)", "qsgd(bits=4) | huffman", "sign"):
+        first = means[0][f"{row} True"]
+        assert all((first == means[rank][f"{row} {apart}"]).all() for rank in range(ranks) for apart in (True, False))
 
 
 def takes_messages_apart(rank: int, ranks: int) -> bool:

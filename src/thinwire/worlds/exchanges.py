@@ -115,8 +115,12 @@ class Exchanges:
         return flight.incoming.device.type in self._gloo
 
     def _await_head(self, flight: Flight) -> None:
-        if flight.receives:
+        """Until the next message may be asked for; where exchanges are begun in pairs, until this one has ended."""
+        if self._apart(flight):
             flight.receives.pop(0).wait()
+            return
+        while flight.sends:
+            flight.sends.pop(0).wait()
 
     def _arrive(self, flight: Flight) -> list[Tensor]:
         for work in flight.receives + flight.sends:
