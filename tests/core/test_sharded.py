@@ -19,6 +19,7 @@ from thinwire.stages.quantise import Bucketed
 from thinwire.worlds.simulated import Outcome, run
 
 WIRED = [row for row in ROWS if Codec.parse(row).wire]
+QUANTISERS = [row for row in WIRED if "|" not in row and isinstance(Codec.parse(row).wire[0], Bucketed)]
 
 
 def two_steps(row: str, ranks: int, shape: tuple[int, ...]) -> Outcome:
@@ -41,6 +42,35 @@ def test_hops_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monke
         mine, other = in_hops.slots[rank].residual, at_once.slots[rank].residual
         assert (mine is None) == (other is None)
         assert mine is None or other is None or torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("row", QUANTISERS)
+@pytest.mark.parametrize(("ranks", "shape"), [(1, (33,)), (2, (5000,)), (3, (97, 70)), (5, (3,)), (4, (40, 130))])
+def test_halves_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = two_steps(row, ranks, shape)
+    monkeypatch.setattr(sharded, "LONG", 1)
+    monkeypatch.setattr(sharded, "HALF", 1)
+    halves = two_steps(row, ranks, shape)
+    assert halves.sent == whole.sent
+    for rank in range(ranks):
+        assert torch.equal(halves.means[rank], whole.means[rank])
+        mine, other = halves.slots[rank].residual, whole.slots[rank].residual
+        assert (mine is None) == (other is None)
+        assert mine is None or other is None or torch.equal(mine, other)
+
+
+def test_very_long_messages_travel_in_halves() -> None:
+    numel = 4 * 2 * (2 * sharded.HALF)  # four ranks, four bits each
+    for row, given, count in (
+        ("qsgd(bits=4)", numel, 2),
+        ("qsgd(bits=4)", numel // 2, 1),
+        ("qsgd(bits=4) | huffman", numel, 1),
+        ("topk(density=0.9)", numel, 1),
+    ):
+        turn = Turn(0, 4, reduction="sharded")
+        op = average(Codec.parse(row), torch.ones(given), Slot(), turn).send(None)
+        assert isinstance(op, Hops)
+        assert op.count == count
 
 
 def hops(row: str, ranks: int, numel: int) -> list[list[Any]]:
@@ -127,9 +157,6 @@ def test_what_is_not_finite_is_told_from_the_scales(chain: str, value: float) ->
     finite = [bool(torch.isfinite(mean).all()) for mean in [*outcome.means, *alone.means]]
     assert finite[:3] == [value == 3.4e38] * 3
     assert [slot.steps for slot in [*outcome.slots, *alone.slots]] == [int(f) for f in finite]
-
-
-QUANTISERS = [row for row in WIRED if "|" not in row and isinstance(Codec.parse(row).wire[0], Bucketed)]
 
 
 @pytest.mark.parametrize("chain", QUANTISERS)

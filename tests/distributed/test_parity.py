@@ -47,9 +47,10 @@ def average_all(rank: int, ranks: int) -> dict[str, Any]:
 
 
 def average_in_hops(rank: int, ranks: int) -> dict[str, Any]:
-    """The wire chains once more, as if their messages were long: in hops, and in two pieces each."""
+    """The wire chains once more, as if their messages were long: in hops, in halves, and in pieces."""
     results, world = {}, Distributed()
-    world.buffers, sharded.LONG, exchanges._TAIL = Poisoned(), 1, 16
+    world.buffers, exchanges._TAIL, exchanges._PARCEL = Poisoned(), 16, 1
+    sharded.LONG = sharded.HALF = 1
     for row in ROWS:
         codec, slot = thinwire.Codec.parse(row), thinwire.Slot()
         for step in range(STEPS if codec.wire else 0):

@@ -105,7 +105,8 @@ class TracedWorld(Distributed):
         return reply
 
     def _send(self, flight: Flight, items: Sequence[Tensor]) -> None:
-        began = self._departed[id(flight.incoming)] = time.perf_counter()
+        began = time.perf_counter()
+        self._departed.setdefault(id(flight.place), began)
         super()._send(flight, items)
         self._recorder.add("begin", began)
 
@@ -118,8 +119,9 @@ class TracedWorld(Distributed):
         began = time.perf_counter()
         items = super()._arrive(flight)
         self._recorder.add("wait", began)
-        sent = 0 if flight.outgoing is None else flight.outgoing.nbytes
-        self._recorder.add("exchange", self._departed.pop(id(flight.incoming)), f"{self._lane} wire", bytes=sent)
+        if flight.ended:
+            sent = sum(parcel.nbytes for parcel in flight.outgoing)
+            self._recorder.add("exchange", self._departed.pop(id(flight.place)), f"{self._lane} wire", bytes=sent)
         return items
 
 

@@ -85,7 +85,7 @@ class Leg(NamedTuple):
 
     to: int
     source: int
-    needs: int = -1  # the leg whose arrival makes what is given in this one; -1: none
+    needs: int = -1  # the leg whose items make those of this one, each the one in its place; -1: none
 
 
 @dataclass
@@ -100,27 +100,28 @@ class Traffic:
 class Hops:
     """A journey of several exchanges, one after the other, with work in between done while messages travel.
 
-    The world asks for the items of leg h with `given(h)` and hands over what came with `taken(h, items)`: every leg's
-    before the items of a leg that needs it, and otherwise while the next leg's are under way. What is given must last
-    until it has been sent and the same leg's items are taken; what is taken lasts as long as the call. `sizes` are
-    those of the items of each leg, if all ranks know them.
+    Every leg carries `count` items. The world asks for item i of leg h with `given(h, i)` and hands over what came in
+    its place with `taken(h, i, item)`: before item i of a leg that needs this one, and otherwise while the next leg's
+    items are under way. What is given must last until it has been sent and the same leg's item is taken; what is taken
+    lasts as long as the call. `sizes` are those of a leg's items, if all ranks know them.
     """
 
     legs: Sequence[Leg]
-    sizes: Sequence[Sequence[int]] | None
+    count: int
+    sizes: Sequence[int] | None
     device: torch.device
-    give: Callable[[int], Sequence[Tensor]]
-    take: Callable[[int, Sequence[Tensor]], None]
+    give: Callable[[int, int], Tensor]
+    take: Callable[[int, int, Tensor], None]
     traffic: Traffic = field(default_factory=Traffic)
 
-    def given(self, leg: int) -> list[Tensor]:
-        items = list(self.give(leg))
-        self.traffic.sent += sum(item_bytes(t, self.sizes is not None) for t in items)
-        return items
+    def given(self, leg: int, at: int) -> Tensor:
+        item = self.give(leg, at)
+        self.traffic.sent += item_bytes(item, self.sizes is not None)
+        return item
 
-    def taken(self, leg: int, items: Sequence[Tensor]) -> None:
-        self.traffic.received += sum(item_bytes(t, self.sizes is not None) for t in items)
-        self.take(leg, items)
+    def taken(self, leg: int, at: int, item: Tensor) -> None:
+        self.traffic.received += item_bytes(item, self.sizes is not None)
+        self.take(leg, at, item)
 
     def sent(self, rank: int, ranks: int) -> int:
         """Bytes of the journey, once it has been made."""
@@ -150,6 +151,25 @@ class Finish:
 Collective: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | SendRecv | Hops
 Op: TypeAlias = Collective | Begin | Finish
 Rounds: TypeAlias = Generator[Op, Any, T]
+
+
+def merged(journeys: Sequence[Hops]) -> Hops:
+    """Journeys of the same legs as one: each leg carries the items of all, in their order."""
+    first = journeys[0]
+    if len(journeys) == 1:
+        return first
+    owners = [(journey, at) for journey in journeys for at in range(journey.count)]
+    sizes = None if first.sizes is None else [size for journey in journeys for size in journey.sizes or ()]
+
+    def give(leg: int, at: int) -> Tensor:
+        journey, its = owners[at]
+        return journey.give(leg, its)
+
+    def take(leg: int, at: int, item: Tensor) -> None:
+        journey, its = owners[at]
+        journey.take(leg, its, item)
+
+    return Hops(first.legs, len(owners), sizes, first.device, give, take)
 
 
 def item_bytes(item: Tensor, exact: bool) -> int:

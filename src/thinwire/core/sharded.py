@@ -16,7 +16,7 @@ from torch import Tensor
 
 from thinwire.core.buffers import Buffers
 from thinwire.core.given import Make
-from thinwire.core.ops import AllGather, AllToAll, Hops, Leg, Rounds
+from thinwire.core.ops import AllGather, AllToAll, Hops, Leg, Rounds, merged
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
 from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size, take_off
@@ -26,6 +26,7 @@ Want: TypeAlias = Literal["nothing", "own", "left"]
 
 SECOND_ENCODING = 64  # added to a stage's stream for each further encoding, so that draws stay independent
 LONG = 1 << 17  # bytes from which a message is worth a hop of its own
+HALF = 1 << 18  # bytes from which half a message is worth being one of its own
 
 
 @dataclass(frozen=True)
@@ -59,24 +60,26 @@ def sharded(numbers: Numbers, rank: int, ranks: int, crowd: float = 1.0) -> Roun
     """Write the sum into `numbers.total`; returns whether it is finite, if its messages tell.
 
     Messages are long if those of all tensors in the same rounds are, `crowd` times as many bytes: what is short goes
-    along with what is long.
+    along with what is long. Very long ones travel as two halves, of which one is worked on while the other travels.
     """
-    work = _Sharded(numbers, rank, ranks)
-    if ranks > 1 and work.cut.full * crowd >= LONG:
-        yield work.journey()
+    cut = Cut.of(numbers.links, numbers.y.numel(), ranks, numbers.buffers, numbers.y.device)
+    if ranks > 1 and cut.full * crowd >= LONG:
+        works = [_Sharded(numbers, half, rank, ranks) for half in cut.halves()]
+        yield merged([work.journey() for work in works])
     else:
-        yield from work.at_once()
-    work.book_second_encoding()
-    return work.finite
+        works = [_Sharded(numbers, cut, rank, ranks)]
+        yield from works[0].at_once()
+    for work in works:
+        work.book_second_encoding()
+    told = [work.finite for work in works]
+    return None if None in told else all(told)
 
 
 class _Sharded:
     """One rank's part in a sharded sum."""
 
-    def __init__(self, numbers: Numbers, rank: int, ranks: int) -> None:
-        self.numbers, self.rank, self.ranks = numbers, rank, ranks
-        y = numbers.y
-        self.cut = Cut(numbers.links, y.numel(), ranks, numbers.buffers, y.device)
+    def __init__(self, numbers: Numbers, cut: "Cut", rank: int, ranks: int) -> None:
+        self.numbers, self.cut, self.rank, self.ranks = numbers, cut, rank, ranks
         self.finite: bool | None = True
         self.sealed = torch.empty(0, dtype=torch.uint8)
         self.messages: dict[int, Tensor] = {}
@@ -100,29 +103,29 @@ class _Sharded:
         # a message is sent and booked before the second after it is made
         memory = [self.cut.memory(), self.cut.memory()] if self.cut.exact else [None, None]
 
-        def give(leg: int) -> list[Tensor]:
+        def give(leg: int, _: int) -> Tensor:
             hop, sums = way[leg]
             if not sums:
-                return [self._message((self.rank + hop) % self.ranks, memory[leg % 2])]
-            return [self._seal() if hop == 1 else self.sealed]
+                return self._message((self.rank + hop) % self.ranks, memory[leg % 2])
+            return self._seal() if hop == 1 else self.sealed
 
-        def take(leg: int, items: Sequence[Tensor]) -> None:
+        def take(leg: int, _: int, message: Tensor) -> None:
             hop, sums = way[leg]
             if not sums:
                 self._book((self.rank + hop) % self.ranks)
-                self._add(items[0])
+                self._add(message)
                 return
             if hop == 1:
                 self._put(self.sealed, self.rank)
-            self._put(items[0], (self.rank - hop) % self.ranks)
+            self._put(message, (self.rank - hop) % self.ranks)
 
         needs = self.ranks - 2  # a sum needs the last shard that is added to it
         legs = [
             Leg((self.rank + hop) % self.ranks, (self.rank - hop) % self.ranks, needs if sums else -1)
             for hop, sums in way
         ]
-        sizes = [[int(self.cut.full)]] * len(legs) if self.cut.exact else None
-        return Hops(legs, sizes, self.numbers.y.device, give, take)
+        sizes = [int(self.cut.full)] if self.cut.exact else None
+        return Hops(legs, 1, sizes, self.numbers.y.device, give, take)
 
     @cached_property
     def sum(self) -> Tensor:
@@ -146,14 +149,14 @@ class _Sharded:
         numbers, message = self.numbers, self.messages.pop(j)
         low, high = self.cut.shards[j]
         if numbers.want == "own":
-            self.cut.decode(message, numbers.own[low:high], j, add=False)
+            self.cut.decode(message, numbers.own[low:high], add=False)
         elif numbers.want == "left":
             # this shard of the mean is written much later; from what is in others, shards may still be made
             scratch = numbers.total[low:high]
-            self.cut.take_off(message, numbers.y[low:high], j, scratch)
+            self.cut.take_off(message, numbers.y[low:high], scratch)
 
     def _add(self, message: Tensor) -> None:
-        self.cut.decode(message, self.sum, self.rank, add=True)
+        self.cut.decode(message, self.sum, add=True)
 
     def _seal(self) -> Tensor:
         """The sum, encoded once: everyone, the owner too, decodes the same bytes."""
@@ -162,9 +165,9 @@ class _Sharded:
 
     def _put(self, sealed: Tensor, j: int) -> None:
         low, high = self.cut.shards[j]
-        self.cut.decode(sealed, self.numbers.total[low:high], j, add=False)
+        self.cut.decode(sealed, self.numbers.total[low:high], add=False)
         if self.finite:
-            self.finite = self.cut.tells_finite(sealed, j)
+            self.finite = self.cut.tells_finite(sealed, high - low)
 
     def book_second_encoding(self) -> None:
         """Its error is the owner's: sum - total on the owner's shard."""
@@ -189,11 +192,37 @@ class Cut:
     In chains of fixed size a shorter shard's message is filled up, so that all of one round are equally long.
     """
 
-    def __init__(self, links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> None:
-        self.shards, self.full = _shards(tuple(link.stage for link in links), links[0].scene.spec, numel, ranks)
-        self.links, self.buffers, self.device = links, buffers, device
-        self.exact = self.full.exact
-        self._seen: dict[tuple[int, int, int], list[Link]] = {}
+    def __init__(
+        self,
+        links: Sequence[Link],
+        shards: Sequence[tuple[int, int]],
+        full: Size,
+        buffers: Buffers,
+        device: torch.device,
+    ) -> None:
+        """`full`: bytes of the message of the first shard, which no other is longer than."""
+        self.links, self.shards, self.full, self.buffers, self.device = links, shards, full, buffers, device
+        self.exact = full.exact
+        self._readers: dict[int, list[Link]] = {}
+
+    @classmethod
+    def of(cls, links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> "Cut":
+        stages = tuple(link.stage for link in links)
+        return cls(links, *_shards(stages, links[0].scene.spec, numel, ranks), buffers, device)
+
+    def halves(self) -> "list[Cut]":
+        """The first and the second halves of the shards, if they are long and their messages say what one would."""
+        seam = self.links[0].stage.seam(self.links[0].scene.spec) if len(self.links) == 1 else 0
+        if not seam or self.full < 2 * HALF:
+            return [self]
+        middle = (self.shards[0][1] // 2) // seam * seam
+        first = [(low, min(low + middle, high)) for low, high in self.shards]
+        second = [(half, high) for (_, half), (_, high) in zip(first, self.shards, strict=True)]
+        return [self._narrowed(shards) for shards in (first, second) if shards[0][0] < shards[0][1]]
+
+    def _narrowed(self, shards: list[tuple[int, int]]) -> "Cut":
+        low, high = shards[0]
+        return Cut(self.links, shards, size_of(self.links, high - low), self.buffers, self.device)
 
     def memory(self) -> Tensor:
         """Of the length of a message, in chains of fixed size."""
@@ -202,41 +231,49 @@ class Cut:
     def encoded(self, values: Tensor, j: int, salt: int = 0, memory: Tensor | None = None) -> Tensor:
         """The message of shard j, in `memory` if that is given; `salt` tells further encodings of the same numbers
         apart, which are sums by then."""
-        links = self._moved(j, stream=salt, divisor=1 if salt else self.links[0].scene.divisor)
+        links = self._writers(j, salt, 1 if salt else self.links[0].scene.divisor)
         if not self.exact:
             return encode_message(links, values)
         message = self.memory() if memory is None else memory
         encode_message_into(links, values, message)
         return message
 
-    def decode(self, message: Tensor, out: Tensor, j: int, add: bool) -> None:
-        links = self._moved(j)
-        decode_message(links, self._trimmed(message, out.numel()), out, add)
+    def decode(self, message: Tensor, out: Tensor, add: bool) -> None:
+        numel = out.numel()
+        decode_message(self._reading(numel), self._trimmed(message, numel), out, add)
 
-    def take_off(self, message: Tensor, y: Tensor, j: int, scratch: Tensor) -> None:
-        take_off(self._moved(j), self._trimmed(message, y.numel()), y, scratch)
+    def take_off(self, message: Tensor, y: Tensor, scratch: Tensor) -> None:
+        numel = y.numel()
+        take_off(self._reading(numel), self._trimmed(message, numel), y, scratch)
 
-    def tells_finite(self, message: Tensor, j: int) -> bool | None:
+    def tells_finite(self, message: Tensor, numel: int) -> bool | None:
         """Whether what a message decodes to is finite, if it can be told from its bytes."""
         if len(self.links) > 1:
             return None
-        (link,) = self._moved(j)
-        return link.stage.tells_finite(self._trimmed(message, link.scene.spec.numel), link.scene)
+        (link,) = self._reading(numel)
+        return link.stage.tells_finite(self._trimmed(message, numel), link.scene)
 
     def _trimmed(self, message: Tensor, numel: int) -> Tensor:
-        filled_up = self.exact and numel < self.shards[0][1]
+        low, high = self.shards[0]
+        filled_up = self.exact and numel < high - low
         return message[: size_of(self.links, numel)] if filled_up else message
 
-    def _moved(self, j: int, stream: int = 0, divisor: int = 1) -> list[Link]:
-        """The links as they work on shard j, which is asked several times."""
-        if (links := self._seen.get((j, stream, divisor))) is not None:
-            return links
+    def _writers(self, j: int, stream: int, divisor: int) -> list[Link]:
+        """The links as they encode shard j."""
         low, high = self.shards[j]
-        specs = _specs(tuple(link.stage for link in self.links), self.links[0].scene.spec, high - low)
-        links = self._seen[j, stream, divisor] = [
-            Link(stage, scene.moved(spec=spec, base=scene.base + low, stream=scene.stream + stream, divisor=divisor))
-            for (stage, scene), spec in zip(self.links, specs, strict=False)
+        return [
+            Link(stage, scene.moved(base=scene.base + low, stream=scene.stream + stream, divisor=divisor))
+            for stage, scene in self._reading(high - low)
         ]
+
+    def _reading(self, numel: int) -> list[Link]:
+        """The links as they decode a shard of so many numbers, wherever it lies."""
+        if (links := self._readers.get(numel)) is None:
+            specs = _specs(tuple(link.stage for link in self.links), self.links[0].scene.spec, numel)
+            links = self._readers[numel] = [
+                Link(stage, scene.moved(spec=spec, divisor=1))
+                for (stage, scene), spec in zip(self.links, specs, strict=False)
+            ]
         return links
 
 

@@ -162,6 +162,10 @@ class Stage:
         """Shards are cut at multiples of this many numbers."""
         return 1
 
+    def seam(self, spec: Spec) -> int:
+        """A message cut at a multiple of so many numbers is two that say the same, in as many bytes; 0: it is not."""
+        return 0
+
     def piece(self, spec: Spec) -> int:
         """Numbers of the output that a ring keeps together: what `parts` encodes at once."""
         return 1

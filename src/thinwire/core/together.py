@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Hops, Op, Rounds, SendRecv
+from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Hops, Op, Rounds, SendRecv, merged
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def _sort(i: int, op: Op) -> Hashable:
             return ("broadcast", root, items[0].dtype, items[0].device)
         case SendRecv(items, to, source, sizes):
             return ("hop", to, source, sizes is None, items[0].dtype, items[0].device)
-        case Hops(legs, sizes, device):
+        case Hops(legs, _, sizes, device):
             return ("hops", tuple(legs), sizes is None, device)
         case _:
             return i
@@ -70,11 +70,11 @@ def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
     if isinstance(first, AllToAll):
         counts = [max(len(items) for items in op.parts) for op in ops if isinstance(op, AllToAll)]
         peers = range(len(first.parts))
-        merged: Op = AllToAll([[t for op in ops for t in op.parts[j]] for j in peers], first.exact)  # type: ignore[union-attr]
-        received = yield merged
+        scattered: Op = AllToAll([[t for op in ops for t in op.parts[j]] for j in peers], first.exact)  # type: ignore[union-attr]
+        received = yield scattered
         return [[items[a:b] for items in received] for a, b in _ranges(counts)]
     if isinstance(first, Hops):
-        return [(yield _merged_journey([op for op in ops if isinstance(op, Hops)]))] * len(ops)
+        return [(yield merged([op for op in ops if isinstance(op, Hops)]))] * len(ops)
     counts = [len(op.items) for op in ops]  # type: ignore[union-attr]
     items = [t for op in ops for t in op.items]  # type: ignore[union-attr]
     if isinstance(first, SendRecv):
@@ -92,25 +92,6 @@ def _merged_hop(ops: list[SendRecv], items: list[Tensor]) -> SendRecv:
     return replace(
         ops[0], items=items, sizes=sizes, meanwhile=lambda: [op.meanwhile() if op.meanwhile else None for op in ops]
     )
-
-
-def _merged_journey(ops: list[Hops]) -> Hops:
-    """Each leg carries the items of all, in their order."""
-    counts: dict[int, list[int]] = {}  # of the leg's items, the same on all ranks
-
-    def give(leg: int) -> list[Tensor]:
-        given = [op.given(leg) for op in ops]
-        counts[leg] = [len(items) for items in given]
-        return [t for items in given for t in items]
-
-    def take(leg: int, items: Sequence[Tensor]) -> None:
-        for op, (a, b) in zip(ops, _ranges(counts[leg]), strict=True):
-            op.taken(leg, items[a:b])
-
-    first, sizes = ops[0], None
-    if first.sizes is not None:
-        sizes = [[size for op in ops for size in (op.sizes or ())[leg]] for leg in range(len(first.legs))]
-    return Hops(first.legs, sizes, first.device, give, take)
 
 
 def _ranges(counts: list[int]) -> list[tuple[int, int]]:

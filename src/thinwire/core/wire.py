@@ -83,7 +83,8 @@ def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
 def encode_message_into(links: Sequence[Link], x: Tensor, message: Tensor) -> None:
     """The same in memory of the message's exact size or more; what is left of it becomes zero."""
     size = fixed_size(links[0].stage, links[0].scene.spec) if len(links) == 1 else None
-    if size is None or not links[0].stage.encode_into(x, links[0].scene, message[:size]):
+    exact = message if size == message.numel() else message[:size]
+    if size is None or not links[0].stage.encode_into(x, links[0].scene, exact):
         encoded = encode_message(links, x)
         size = Size(encoded.numel())
         message[:size] = encoded
@@ -116,13 +117,15 @@ def decode_message(
 
     `negated`: the other way round; the first stage is sparse.
     """
+    if len(links) == 1 and not negated and _decode_fast(*links[0], message, out, add) is not None:
+        return
     spec = links[0].scene.spec if links else Spec(out.numel())
     open_links: list[tuple[Link, Scene, Tensor | None]] = []
     values, at = None, 0
     for position, link in enumerate(links):
         scene = link.scene if spec is link.scene.spec else link.scene.moved(spec=spec)
-        if position == len(links) - 1:
-            values = _decode_fast(link.stage, scene, message[at:], None if open_links else out, add)
+        if position == len(links) - 1 and open_links:
+            values = _decode_fast(link.stage, scene, message[at:], None, add)
             if values is not None:
                 break
         side, at = _take_side(link.stage, spec, message, at)

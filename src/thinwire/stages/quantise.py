@@ -35,10 +35,18 @@ class Bucketed(Stage):
         raise NotImplementedError
 
     def side(self, spec: Spec) -> Size:
-        return Size(-(-spec.numel // self.buckets(spec)) * self.scale_bytes)
+        return Size(self._scales(spec))
+
+    def _scales(self, spec: Spec) -> int:
+        """Bytes of them."""
+        return -(-spec.numel // self.buckets(spec)) * self.scale_bytes
 
     def out(self, spec: Spec) -> Spec:
         return spec.symbols(self.width(), self.signed)
+
+    def seam(self, spec: Spec) -> int:
+        """Whole buckets, in whole bytes."""
+        return math.lcm(self.buckets(spec), 8)
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         symbols, scales = self.quantise(x, scene)
@@ -49,25 +57,25 @@ class Bucketed(Stage):
         self.dequantise(encoded.values, side, scene, out, add)
 
     def encode_into(self, x: Tensor, scene: Scene, message: Tensor) -> bool:
-        scales = int(self.side(scene.spec))
+        scales = self._scales(scene.spec)
         self.quantise_into(x, scene, message[:scales], message[scales:])
         return True
 
     def decode_from(self, message: Tensor, scene: Scene, out: Tensor, add: bool) -> bool:
-        scales = int(self.side(scene.spec))
+        scales = self._scales(scene.spec)
         self.dequantise_from(message[:scales], message[scales:], scene, out, add)
         return True
 
     def take_off(self, message: Tensor, scene: Scene, y: Tensor) -> bool:
         """Numbers are their scale times something: with the opposite scales, the opposite is added."""
-        side = int(self.side(scene.spec))
+        side = self._scales(scene.spec)
         opposite = message[:side].clone().view(torch.float32).neg_().view(torch.uint8)
         self.dequantise_from(opposite, message[side:], scene, y, True)
         return True
 
     def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
         """No number is larger than the scale of its bucket, but for rounding."""
-        scales = message[: int(self.side(scene.spec))]
+        scales = message[: self._scales(scene.spec)]
         if scales.storage_offset() % self.scale_bytes:
             scales = scales.clone()  # numbers lie at multiples of their size
         largest = magnitude(scales.view(torch.float32))

@@ -16,24 +16,47 @@ from thinwire.errors import WireError, WorldError
 _LONGEST = 2**31 - 1
 _TAIL = 1 << 16  # bytes of a message that are still to come when the next one is asked for
 
+_PARCEL = 1 << 18  # bytes that are worth an exchange of their own
+_PARCELS = 3  # of a message
+
 # where ranks share cores, the backend's threads get theirs before work that is not urgent begins
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 @dataclass
-class Flight:
-    """An exchange under way, with what must stay where it is until it has ended.
+class Place:
+    """Memory for the items of a message, which come in parcels, one after the other.
 
-    Long messages come in two pieces, a head and a tail: while the tail travels, the next message is asked for, so that
-    its sender need not wait until it is known that all has come.
+    The last parcel, if it is long, comes as a head and a tail: while the tail travels, the next message is asked for,
+    so that its sender need not wait until it is known that all has come.
     """
 
+    flat: Tensor
+    parcels: list[range]  # of items
+    items: list[Tensor]
+    pieces: list[list[Tensor]]  # of each parcel, as they come
+
+    @classmethod
+    def of(cls, flat: Tensor, sizes: Sequence[int], parcels: list[range]) -> "Place":
+        lengths = [sum(sizes[parcel.start : parcel.stop]) for parcel in parcels]
+        *others, last = split(flat, lengths)
+        return cls(flat, parcels, split(flat, sizes), [[parcel] for parcel in others] + [head_and_tail(last)])
+
+
+@dataclass
+class Flight:
+    """An exchange under way, with what must stay where it is until it has ended."""
+
     leg: Leg
-    incoming: Tensor
-    sizes: Sequence[int]
-    receives: list[Any] = field(default_factory=list)  # not waited for yet: a backend's work is waited for once
+    place: Place
+    receives: list[list[Any]] = field(default_factory=list)  # of each parcel; a backend's work is waited for once
     sends: list[Any] = field(default_factory=list)
-    outgoing: Tensor | None = None
+    outgoing: list[Tensor] = field(default_factory=list)
+    arrived: int = 0  # parcels
+
+    @property
+    def ended(self) -> bool:
+        return self.arrived == len(self.place.parcels)
 
 
 class Exchanges:
@@ -55,35 +78,64 @@ class Exchanges:
         """Send, receive and work, leg by leg."""
         last = len(op.legs) - 1
         places = self._places(op)
-        awaited = self._awaited(op, 0, places)
-        items = op.given(0)
-        before: Flight | None = None  # what came with the leg before is not taken yet
+        flight = self._expect(op.legs[0], places[0]) if places else None
+        before: Flight | None = None  # not all that came with the leg before is taken yet
+        made: list[Tensor] = []  # of the next leg's items, the first ones
         for at, leg in enumerate(op.legs):
-            flight = awaited or self._asked_for(items, leg, self._lengths(items, leg))
-            self._send(flight, items)
+            flight = self._leave(op, at, made, flight, before if leg.needs == at - 1 else None)
             give_way()
             if before is not None:
-                op.taken(at - 1, self._arrive(before))
-            early = at < last and op.legs[at + 1].needs < at
-            if early:
-                items = op.given(at + 1)
+                self._take_all(op, at - 1, before)
+            made = self._prepare(op, at, flight)
             self._await_head(flight)
-            awaited = self._awaited(op, at + 1, places) if at < last else None
-            before = flight if early else None
-            if not early:
-                op.taken(at, self._arrive(flight))
-                items = op.given(at + 1) if at < last else []
+            before = flight
+            flight = self._expect(op.legs[at + 1], places[(at + 1) % 2]) if places and at < last else None
+        if before is not None:
+            self._take_all(op, last, before)
 
-    def _places(self, op: Hops) -> list[Tensor]:
-        """Memory for what comes, if its size is known: one message is under way, and one waits to be taken."""
+    def _leave(self, op: Hops, at: int, made: list[Tensor], flight: Flight | None, needed: Flight | None) -> Flight:
+        """Send a leg's items, parcel by parcel: those made already, and others when what they need has come."""
+        if flight is None:  # how long its items are must be told first
+            if needed is not None:
+                self._take_all(op, at - 1, needed)
+            made = made or [op.given(at, i) for i in range(op.count)]
+            flight = self._asked_for(made, op.legs[at], self._lengths(made, op.legs[at]))
+        for number, parcel in enumerate(flight.place.parcels):
+            if needed is not None and needed.arrived <= number:
+                self._take(op, at - 1, needed)
+            made += [op.given(at, i) for i in range(len(made), parcel.stop)]
+            self._send(flight, made[parcel.start : parcel.stop])
+        return flight
+
+    def _prepare(self, op: Hops, at: int, flight: Flight) -> list[Tensor]:
+        """The next leg's items that can be made while a leg is under way."""
+        last = at == len(op.legs) - 1
+        if not last and op.legs[at + 1].needs < at:
+            return [op.given(at + 1, i) for i in range(op.count)]
+        made: list[Tensor] = []
+        for parcel in flight.place.parcels[:-1]:
+            self._take(op, at, flight)
+            made += [] if last else [op.given(at + 1, i) for i in parcel]
+        return made
+
+    def _take_all(self, op: Hops, at: int, flight: Flight) -> None:
+        while not flight.ended:
+            self._take(op, at, flight)
+
+    def _take(self, op: Hops, at: int, flight: Flight) -> None:
+        """The next parcel."""
+        parcel = flight.place.parcels[flight.arrived]
+        self._arrive(flight)
+        for i in parcel:
+            op.taken(at, i, flight.place.items[i])
+
+    def _places(self, op: Hops) -> list[Place]:
+        """For what comes, if its size is known: one message is under way, and one waits to be taken."""
         if op.sizes is None:
             return []
-        longest = max((sum(sizes) for sizes in op.sizes), default=0)
-        return [self.buffers.empty(longest, torch.uint8, op.device) for _ in range(2)]
-
-    def _awaited(self, op: Hops, at: int, places: list[Tensor]) -> Flight | None:
-        """Ask for what comes with a leg, if it is known how long that is."""
-        return None if op.sizes is None else self._expect(op.legs[at], op.sizes[at], places[at % 2])
+        parcels = parcels_of(op.sizes) if op.device.type in self._gloo else [range(op.count)]
+        places = [self.buffers.empty(sum(op.sizes), torch.uint8, op.device) for _ in range(2)]
+        return [Place.of(place, op.sizes, parcels) for place in places]
 
     def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int]) -> Flight:
         flight = self._asked_for(items, leg, sizes)
@@ -91,41 +143,55 @@ class Exchanges:
         return flight
 
     def _asked_for(self, like: Sequence[Tensor], leg: Leg, sizes: Sequence[int]) -> Flight:
-        return self._expect(leg, sizes, self.buffers.empty(sum(sizes), like[0].dtype, like[0].device))
+        place = self.buffers.empty(sum(sizes), like[0].dtype, like[0].device)
+        return self._expect(leg, Place.of(place, sizes, [range(len(sizes))]))
 
-    def _expect(self, leg: Leg, sizes: Sequence[int], place: Tensor) -> Flight:
+    def _expect(self, leg: Leg, place: Place) -> Flight:
         """Begin to receive. It comes before to send: Gloo sends at once where the receiver is known to wait."""
-        flight = Flight(leg, place[: sum(sizes)], sizes)
+        flight = Flight(leg, place)
         if self._apart(flight):
-            source = self._global(leg.source)
-            flight.receives = [dist.irecv(piece, source, self.group) for piece in _pieces(flight.incoming)]
+            # the group's own methods, without the checks of `irecv` and `isend`: they take as long as the rest
+            receive, source = self._process_group.recv, leg.source
+            flight.receives = [[receive([piece], source, 0) for piece in pieces] for pieces in place.pieces]
         return flight
 
     def _send(self, flight: Flight, items: Sequence[Tensor]) -> None:
-        flight.outgoing = flat = self._joined(items)
-        to = self._global(flight.leg.to)
+        """The next parcel."""
+        flat, to = self._joined(items), flight.leg.to
+        flight.outgoing.append(flat)
         if self._apart(flight):
-            flight.sends = [dist.isend(piece, to, self.group) for piece in _pieces(flat)]
+            last = len(flight.outgoing) == len(flight.place.parcels)
+            send = self._process_group.send
+            flight.sends += [send([piece], to, 0) for piece in (head_and_tail(flat) if last else [flat])]
             return
-        receive = dist.P2POp(dist.irecv, flight.incoming, self._global(flight.leg.source), self.group)
-        flight.sends = dist.batch_isend_irecv([receive, dist.P2POp(dist.isend, flat, to, self.group)])
+        receive = dist.P2POp(dist.irecv, flight.place.flat, self._global(flight.leg.source), self.group)
+        flight.sends = dist.batch_isend_irecv([receive, dist.P2POp(dist.isend, flat, self._global(to), self.group)])
+
+    @property
+    def _process_group(self) -> dist.ProcessGroup:
+        group = self.group or dist.group.WORLD
+        assert group is not None  # it is there since `__init__`
+        return group
 
     def _apart(self, flight: Flight) -> bool:
         """Gloo's sends and receives go their own ways; others' must be begun in pairs."""
-        return flight.incoming.device.type in self._gloo
+        return flight.place.flat.device.type in self._gloo
 
     def _await_head(self, flight: Flight) -> None:
         """Until the next message may be asked for; where exchanges are begun in pairs, until this one has ended."""
-        if self._apart(flight):
-            flight.receives.pop(0).wait()
-            return
-        while flight.sends:
-            flight.sends.pop(0).wait()
+        works = flight.receives[-1] if flight.receives else flight.sends
+        while works:
+            works.pop(0).wait()
+            if flight.receives:
+                return
 
     def _arrive(self, flight: Flight) -> list[Tensor]:
-        for work in flight.receives + flight.sends:
+        """Wait for the next parcel, and with the last one until all is sent; the items are in their place."""
+        works = flight.receives[flight.arrived] if flight.receives else []
+        flight.arrived += 1
+        for work in works + flight.sends if flight.ended else works:
             work.wait()
-        return split(flight.incoming, flight.sizes)
+        return flight.place.items
 
     def _lengths(self, items: Sequence[Tensor], leg: Leg) -> list[int]:
         """How long the items are that will come, told before them."""
@@ -173,10 +239,24 @@ def checked_lengths(lengths: list[int]) -> list[int]:
     return lengths
 
 
-def _pieces(message: Tensor) -> list[Tensor]:
-    """A message as it is sent: in one piece, or a head and a tail."""
-    tail = _TAIL // message.element_size()
-    return [message] if message.numel() < 2 * tail else [message[:-tail], message[-tail:]]
+def parcels_of(sizes: Sequence[int]) -> list[range]:
+    """Items that travel together, so that each parcel is worth it and there are a few of them."""
+    enough = max(_PARCEL, sum(sizes) // _PARCELS)
+    parcels, begin, filled = list[range](), 0, 0
+    for at, size in enumerate(sizes):
+        filled += size
+        if filled >= enough:
+            parcels.append(range(begin, at + 1))
+            begin, filled = at + 1, 0
+    if begin < len(sizes):  # too little for one more
+        parcels.append(range(parcels.pop().start if parcels else 0, len(sizes)))
+    return parcels
+
+
+def head_and_tail(parcel: Tensor) -> list[Tensor]:
+    """The last parcel as it is sent: in one piece if it is short."""
+    tail = _TAIL // parcel.element_size()
+    return [parcel] if parcel.numel() < 2 * tail else [parcel[:-tail], parcel[-tail:]]
 
 
 def _adjacent(items: Sequence[Tensor]) -> bool:

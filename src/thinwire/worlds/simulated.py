@@ -118,9 +118,10 @@ def perform(ops: list[Any]) -> list[Any]:
 
 def _made_journey(ops: list[Hops]) -> list[None]:
     for leg in range(len(ops[0].legs)):
-        given = [[t.clone() for t in op.given(leg)] for op in ops]
+        given = [[op.given(leg, at).clone() for at in range(op.count)] for op in ops]
         for op in ops:
-            op.taken(leg, given[op.legs[leg].source])
+            for at, item in enumerate(given[op.legs[leg].source]):
+                op.taken(leg, at, item)
     return [None] * len(ops)
 
 

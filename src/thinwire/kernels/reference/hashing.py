@@ -4,6 +4,8 @@ A counter-based generator needs no state to save and none to hand around: two ru
 a tensor that is encoded in pieces rounds as if it were encoded whole, and a kernel may visit elements as it likes.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -19,6 +21,7 @@ def _splitmix64(state: int) -> int:
     return z ^ (z >> 31)
 
 
+@lru_cache(maxsize=256)  # of one step, many pieces have the same
 def make_key(seed: int, step: int, rank: int, stream: int) -> int:
     """A 64-bit key for one draw: of this run, at this step, on this rank, for this use.
 
