@@ -26,6 +26,7 @@ struct Scaled {
     const float *levels;  // table of `Scheme::levels`
     int level_count;
     float share = 1.0f;  // what numbers are multiplied by before they are encoded, a power of two
+    float sign = 1.0f;   // what scales are multiplied by before they are decoded, 1 or -1
 };
 
 // Range floats: the smallest key and the number of codes on each side of zero.

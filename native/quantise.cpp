@@ -134,8 +134,9 @@ void encode(const std::string &scheme, uintptr_t x, size_t n, uintptr_t levels, 
 
 template <bool Packed>
 void decode(const std::string &scheme, uintptr_t scales, uintptr_t symbols, uintptr_t levels, int level_count, int bits,
-            size_t bucket, uintptr_t out, size_t n, bool add, int threads) {
-    const Scaled how = make_scaled(scheme, reinterpret_cast<const float *>(levels), level_count, bits, bucket, false);
+            size_t bucket, uintptr_t out, size_t n, bool add, bool negated, int threads) {
+    Scaled how = make_scaled(scheme, reinterpret_cast<const float *>(levels), level_count, bits, bucket, false);
+    if (negated) how.sign = -1.0f;
     uint8_t *scales_from = reinterpret_cast<uint8_t *>(scales), *from = reinterpret_cast<uint8_t *>(symbols);
     float *to = reinterpret_cast<float *>(out);
     nb::gil_scoped_release unlocked;

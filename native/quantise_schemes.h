@@ -75,7 +75,7 @@ struct SignMagnitude {
         narrow(wide, n, 0, codes);
     }
 
-    void load(const uint8_t *scales) { scale = load_scale(scales); }
+    void load(const uint8_t *scales) { scale = load_scale(scales) * how.sign; }
 
     float value(uint32_t code) const {
         const float v = scale * magnitude.of(code & level_mask);
@@ -96,11 +96,11 @@ inline double count_above(const float *x, size_t count, float share) {
 
 struct SignMeans {
     static constexpr size_t scale_bytes = 8;
-    float share;
+    float share, sign;
     bool finite = false;
     float below = 0.0f, above = 0.0f;
 
-    SignMeans(const Scaled &how, Draw) : share(how.share) {}
+    SignMeans(const Scaled &how, Draw) : share(how.share), sign(how.sign) {}
 
     void open(const float *x, size_t count, size_t width, uint8_t *scales) {
         const double sum_below = tree_sum(Below{share}, x, count, width);
@@ -124,8 +124,8 @@ struct SignMeans {
     }
 
     void load(const uint8_t *scales) {
-        below = load_scale(scales);
-        above = load_scale(scales + 4);
+        below = load_scale(scales) * sign;
+        above = load_scale(scales + 4) * sign;
     }
 
     float value(uint32_t code) const { return code & 1 ? above : below; }

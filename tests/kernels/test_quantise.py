@@ -87,10 +87,9 @@ def test_compiled_encoders_equal_reference(scheme: str, bits: int, variant: str)
             found, found_scales = getattr(quantise, f"{scheme}_symbols")(x, *given)
             assert torch.equal(found_scales, scales), (bucket, n, given)
             assert torch.equal(found, symbols), (bucket, n, given)
-            scales_out, packed_out = unaligned(scales.numel()), unaligned(packing.packed_size(n, bits))
-            getattr(quantise, f"{scheme}_encode")(x, *given, scales_out, packed_out)
-            assert torch.equal(scales_out, scales)
-            assert torch.equal(packed_out, packing.pack(symbols, bits)), (bucket, n, given)
+            message = unaligned(scales.numel() + packing.packed_size(n, bits))
+            getattr(quantise, f"{scheme}_encode")(x, *given, message)
+            assert torch.equal(message, torch.cat([scales, packing.pack(symbols, bits)])), (bucket, n, given)
 
 
 @pytest.mark.parametrize(("scheme", "bits"), SCHEMES)
@@ -103,14 +102,21 @@ def test_compiled_decoders_equal_reference(scheme: str, bits: int, variant: str)
             symbols, scales = getattr(quantise, f"{scheme}_symbols")(x, *options(scheme, bits, bucket, "max", 3, 0))
             if rng.random() < 0.3:
                 symbols, scales = torch.randint(0, 2**bits, (n,)).to(torch.uint8), unaligned(scales.numel())
-            packed = unaligned(packing.packed_size(n, bits)).copy_(packing.pack(symbols, bits))
+            message = torch.cat([scales, packing.pack(symbols, bits)])
+            message = unaligned(message.numel()).copy_(message)
             for add in (False, True):
                 expected, plain, fused = (torch.linspace(-1, 1, n) for _ in range(3))
                 getattr(reference, f"{scheme}_dequantise")(symbols, scales, *tail(scheme, bits, bucket), expected, add)
                 getattr(quantise, f"{scheme}_dequantise")(symbols, scales, *tail(scheme, bits, bucket), plain, add)
-                getattr(quantise, f"{scheme}_decode")(scales, packed, *tail(scheme, bits, bucket), fused, add)
+                getattr(quantise, f"{scheme}_decode")(message, *tail(scheme, bits, bucket), fused, add)
                 assert same(plain, expected), (bucket, n, add)
                 assert same(fused, expected), (bucket, n, add)
+                opposite = scales.clone().view(torch.float32).neg().view(torch.uint8)
+                taken_off, expected = torch.linspace(-1, 1, n), torch.linspace(-1, 1, n)
+                given = tail(scheme, bits, bucket)
+                getattr(quantise, f"{scheme}_decode")(message, *given, taken_off, add, negated=True)
+                getattr(reference, f"{scheme}_dequantise")(symbols, opposite, *given, expected, add)
+                assert same(taken_off, expected), (bucket, n, add)
 
 
 @pytest.mark.parametrize("bucket", [513, 1024, 5000, 262_144, 300_000, 2**40])
@@ -224,18 +230,20 @@ def test_sign_means_minimise_the_error() -> None:
     assert scales.view(torch.float32).tolist() == [-2.0, 0.0]
 
 
-def test_ternary_has_three_values_and_clips() -> None:
+def test_two_bits_have_three_values() -> None:
+    """TernGrad, clipped and not."""
     x = torch.randn(4096, generator=torch.Generator().manual_seed(0))
-    packed, scales = torch.empty(1024, dtype=torch.uint8), torch.empty(32, dtype=torch.uint8)
     out = torch.empty_like(x)
-    quantise.ternary_encode(x, 512, 2.5, 4, 0, scales, packed)
-    quantise.ternary_decode(scales, packed, 512, out, False)
     sigma = x.view(8, 512).square().mean(1).sqrt()
-    assert torch.allclose(out.view(8, 512).abs().amax(1), 2.5 * sigma)
-    assert all(len(row.unique()) <= 3 for row in out.view(8, 512))
-    symbols, scales = quantise.ternary_symbols(x, 512, None, 4, 0)
-    quantise.ternary_dequantise(symbols, scales, 512, out, False)
-    assert torch.equal(out.view(8, 512).abs().amax(1), x.view(8, 512).abs().amax(1))
+    for given, largest in (
+        (x, x.view(8, 512).abs().amax(1)),
+        (quantise.clip_to_sigma(x, 512, 2.5), 2.5 * sigma),
+    ):
+        message = torch.empty(32 + 1024, dtype=torch.uint8)
+        quantise.uniform_encode(given, 2, 512, "max", 4, 0, message)
+        quantise.uniform_decode(message, 2, 512, out, False)
+        assert torch.allclose(out.view(8, 512).abs().amax(1), largest)
+        assert all(len(row.unique()) <= 3 for row in out.view(8, 512))
 
 
 def test_data_that_are_not_contiguous_use_the_reference() -> None:
@@ -263,15 +271,17 @@ def test_wrong_options_are_refused() -> None:
 
 def test_buffers_of_a_wrong_size_are_refused() -> None:
     x, out = torch.zeros(100), torch.zeros(100)
-    scales, packed = torch.zeros(28, dtype=torch.uint8), torch.zeros(52, dtype=torch.uint8)
-    quantise.uniform_encode(x, 4, 16, "max", 0, 0, scales, packed)
-    for s, p in ((scales[1:], packed), (scales, packed[1:]), (scales.float(), packed)):
+    message = torch.zeros(28 + 52, dtype=torch.uint8)
+    quantise.uniform_encode(x, 4, 16, "max", 0, 0, message)
+    for wrong in (message[1:], message[:0], torch.cat([message, message[:1]]), message.float()):
         with pytest.raises(WireError, match="another codec"):
-            quantise.uniform_encode(x, 4, 16, "max", 0, 0, s, p)
+            quantise.uniform_encode(x, 4, 16, "max", 0, 0, wrong)
         with pytest.raises(WireError, match="another codec"):
-            quantise.uniform_decode(s, p, 4, 16, out, True)
+            quantise.uniform_decode(wrong, 4, 16, out, True)
+    with pytest.raises(WireError, match="another codec"):
+        quantise.uniform_dequantise(message, message[1:], 4, 16, out, True)
     with pytest.raises(WireError, match="as many symbols"):
-        quantise.uniform_dequantise(packed, scales, 4, 16, out, True)
+        quantise.uniform_dequantise(message, message[:28], 4, 16, out, True)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -286,19 +296,18 @@ def test_threads_change_nothing(scheme: str, bits: int, threads: int, monkeypatc
         symbols, scales = getattr(reference, f"{scheme}_symbols")(x, *given)
         expected = torch.ones(n)
         getattr(reference, f"{scheme}_dequantise")(symbols, scales, *tail(scheme, bits, bucket), expected, True)
-        scales_out, packed_out = unaligned(scales.numel()), unaligned(packing.packed_size(n, bits))
+        message = unaligned(scales.numel() + packing.packed_size(n, bits))
         torch.set_num_threads(threads)
         try:
             found, found_scales = getattr(quantise, f"{scheme}_symbols")(x, *given)
-            getattr(quantise, f"{scheme}_encode")(x, *given, scales_out, packed_out)
+            getattr(quantise, f"{scheme}_encode")(x, *given, message)
             plain, fused = torch.ones(n), torch.ones(n)
             getattr(quantise, f"{scheme}_dequantise")(symbols, scales, *tail(scheme, bits, bucket), plain, True)
-            getattr(quantise, f"{scheme}_decode")(scales_out, packed_out, *tail(scheme, bits, bucket), fused, True)
+            getattr(quantise, f"{scheme}_decode")(message, *tail(scheme, bits, bucket), fused, True)
         finally:
             torch.set_num_threads(1)
         assert torch.equal(found, symbols)
         assert torch.equal(found_scales, scales)
-        assert torch.equal(scales_out, scales)
-        assert torch.equal(packed_out, packing.pack(symbols, bits))
+        assert torch.equal(message, torch.cat([scales, packing.pack(symbols, bits)]))
         assert torch.equal(plain, expected)
         assert torch.equal(fused, expected)

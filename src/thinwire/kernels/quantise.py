@@ -1,9 +1,9 @@
 """The bucketed quantisers, compiled where possible; `reference.quantise` says what they compute.
 
-Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes
-scales and packed codes straight into a message; `*_decode` reads them from one and overwrites or adds to `out`;
-`*_dequantise` does so from plain codes. Bytes may lie at any address. `key` and `base` (position of element 0) fix
-the random draws. With `ranks`, x / ranks is what is encoded: a share of a mean that need not be written down first.
+Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes a
+message, scales and then packed codes; `*_decode` reads one and overwrites or adds to `out`, with `negated` the opposite;
+`*_dequantise` does so from plain codes. Bytes may lie at any address. `key` and `base` (position of element 0) fix the
+random draws. With `ranks`, x / ranks is what is encoded: a share of a mean that need not be written down first.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thinwire.errors import CodecError, WireError
 from thinwire.kernels.native import native_for, threads_for
-from thinwire.kernels.packing import check_packed, check_symbols, packed_size, unpack
+from thinwire.kernels.packing import check_symbols, packed_size, unpack
 from thinwire.kernels.reference import quantise as reference
 from thinwire.kernels.reference.quantise import Norm, bucket_count
 from thinwire.kernels.shares import check_ranks
@@ -33,10 +33,6 @@ __all__ = [
     "sign_dequantise",
     "sign_encode",
     "sign_symbols",
-    "ternary_decode",
-    "ternary_dequantise",
-    "ternary_encode",
-    "ternary_symbols",
     "uniform_decode",
     "uniform_dequantise",
     "uniform_encode",
@@ -44,27 +40,8 @@ __all__ = [
 ]
 
 _NO_LEVELS = torch.empty(0)
+_MASK32, _MASK64 = 2**32 - 1, 2**64 - 1  # keys and positions wrap around, as in the reference
 _SCALE_BYTES = {"uniform": 4, "exponential": 4, "levels": 4, "sign": 8}
-
-
-def _call(
-    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: str, key: int, base: int, scales: Tensor,
-    symbols: Tensor, ranks: int = 1,
-) -> tuple[str | int | bool, ...]:  # fmt: skip
-    """Arguments of the compiled encoders: addresses for tensors, key and position wrapped like in the reference."""
-    n, draw = x.numel(), (key & (2**64 - 1), base & (2**32 - 1))
-    numbers = (x.data_ptr(), n, levels.data_ptr(), levels.numel())
-    coded = (scales.data_ptr(), symbols.data_ptr())
-    return scheme, *numbers, ranks, bits, bucket, norm == "l2", *draw, *coded, threads_for(n)
-
-
-def _call_back(
-    scheme: str, scales: Tensor, symbols: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
-) -> tuple[str | int | bool, ...]:
-    """Arguments of the compiled decoders."""
-    n, coded = out.numel(), (scales.data_ptr(), symbols.data_ptr())
-    table = (levels.data_ptr(), levels.numel())
-    return scheme, *coded, *table, bits, bucket, out.data_ptr(), n, add, threads_for(n)
 
 
 def _check_options(scheme: str, levels: Tensor, bits: int, bucket: int, norm: str) -> None:
@@ -91,6 +68,18 @@ def check_levels(levels: Tensor, bits: int) -> None:
 def _check_data(x: Tensor) -> None:
     if x.dtype != torch.float32 or x.dim() != 1:
         raise CodecError(f"quantisers take float32 vectors, not {x.dtype} in {x.dim()} dimensions; flatten and convert")
+
+
+def _check_message(scheme: str, message: Tensor, numel: int, bits: int, bucket: int) -> int:
+    """Bytes of the scales, which come first."""
+    scales = _SCALE_BYTES[scheme] * bucket_count(numel, bucket)
+    size = scales + packed_size(numel, bits)
+    if message.dtype != torch.uint8 or message.numel() != size:
+        raise WireError(
+            f"{numel} elements of {bits} bits in buckets of {bucket} are {size} bytes, but {message.numel()} of"
+            f" {message.dtype} came; the message is truncated or of another codec"
+        )
+    return scales
 
 
 def _check_scales(scheme: str, scales: Tensor, numel: int, bucket: int) -> None:
@@ -123,29 +112,36 @@ def _symbols(
     native = native_for(x, levels)
     if native is None:
         return _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
-    symbols = torch.empty(x.numel(), dtype=torch.uint8)
-    scales = torch.empty(_SCALE_BYTES[scheme] * bucket_count(x.numel(), bucket), dtype=torch.uint8)
-    native.quantise_symbols(*_call(scheme, x, levels, bits, bucket, norm, key, base, scales, symbols))
+    n = x.numel()
+    symbols = torch.empty(n, dtype=torch.uint8)
+    scales = torch.empty(_SCALE_BYTES[scheme] * bucket_count(n, bucket), dtype=torch.uint8)
+    native.quantise_symbols(
+        scheme, x.data_ptr(), n, levels.data_ptr(), levels.numel(), 1, bits, bucket, norm == "l2",
+        key & _MASK64, base & _MASK32, scales.data_ptr(), symbols.data_ptr(), threads_for(n),
+    )  # fmt: skip
     return symbols, scales
 
 
 def _encode(
-    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales: Tensor,
-    packed: Tensor, ranks: int = 1,
+    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, message: Tensor,
+    ranks: int = 1,
 ) -> None:  # fmt: skip
     _check_options(scheme, levels, bits, bucket, norm)
     check_ranks(ranks)
     _check_data(x)
-    _check_scales(scheme, scales, x.numel(), bucket)
-    check_packed(packed, x.numel(), bits)
-    x = x.detach()
-    native = native_for(x, levels, scales, packed)
+    n = x.numel()
+    scales = _check_message(scheme, message, n, bits, bucket)
+    native = native_for(x, levels, message)
     if native is None:
-        share = x if ranks == 1 else x / ranks
+        share = x.detach() if ranks == 1 else x.detach() / ranks
         coded = _reference_symbols(scheme, share, levels, bits, bucket, norm, key, base)
-        reference.pack_into(*coded, bits, scales, packed)
-    else:
-        native.quantise_encode(*_call(scheme, x, levels, bits, bucket, norm, key, base, scales, packed, ranks))
+        reference.pack_into(*coded, bits, message[:scales], message[scales:])
+        return
+    to = message.data_ptr()
+    native.quantise_encode(
+        scheme, x.data_ptr(), n, levels.data_ptr(), levels.numel(), ranks, bits, bucket, norm == "l2",
+        key & _MASK64, base & _MASK32, to, to + scales, threads_for(n),
+    )  # fmt: skip
 
 
 def _dequantise(
@@ -153,13 +149,17 @@ def _dequantise(
 ) -> None:
     _check_options(scheme, levels, bits, bucket, "max")
     _check_data(out)
-    _check_scales(scheme, scales, out.numel(), bucket)
+    n = out.numel()
+    _check_scales(scheme, scales, n, bucket)
     check_symbols(symbols, bits)
-    if symbols.numel() != out.numel():
-        raise WireError(f"{out.numel()} elements need as many symbols, but {symbols.numel()} came")
+    if symbols.numel() != n:
+        raise WireError(f"{n} elements need as many symbols, but {symbols.numel()} came")
     native = native_for(symbols, scales, levels, out)
     if native is not None:
-        native.quantise_dequantise(*_call_back(scheme, scales, symbols, levels, bits, bucket, out, add))
+        native.quantise_dequantise(
+            scheme, scales.data_ptr(), symbols.data_ptr(), levels.data_ptr(), levels.numel(), bits, bucket,
+            out.data_ptr(), n, add, False, threads_for(n),
+        )  # fmt: skip
     elif scheme == "uniform":
         reference.uniform_dequantise(symbols, scales, bits, bucket, out, add)
     elif scheme == "exponential":
@@ -171,17 +171,24 @@ def _dequantise(
 
 
 def _decode(
-    scheme: str, scales: Tensor, packed: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
+    scheme: str, message: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool
 ) -> None:
     _check_options(scheme, levels, bits, bucket, "max")
     _check_data(out)
-    _check_scales(scheme, scales, out.numel(), bucket)
-    check_packed(packed, out.numel(), bits)
-    native = native_for(packed, scales, levels, out)
-    if native is None:
-        _dequantise(scheme, unpack(packed, out.numel(), bits), scales, levels, bits, bucket, out, add)
-    else:
-        native.quantise_decode(*_call_back(scheme, scales, packed, levels, bits, bucket, out, add))
+    n = out.numel()
+    scales = _check_message(scheme, message, n, bits, bucket)
+    native = native_for(message, levels, out)
+    if native is not None:
+        at = message.data_ptr()
+        native.quantise_decode(
+            scheme, at, at + scales, levels.data_ptr(), levels.numel(), bits, bucket, out.data_ptr(), n, add, negated,
+            threads_for(n),
+        )  # fmt: skip
+        return
+    side = message[:scales]
+    if negated:
+        side = side.clone().view(torch.float32).neg().view(torch.uint8)
+    _dequantise(scheme, unpack(message[scales:], n, bits), side, levels, bits, bucket, out, add)
 
 
 def uniform_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int) -> tuple[Tensor, Tensor]:
@@ -190,16 +197,15 @@ def uniform_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, bas
 
 
 def uniform_encode(
-    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor, packed_out: Tensor,
-    ranks: int = 1,
-) -> None:  # fmt: skip
+    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, message: Tensor, ranks: int = 1
+) -> None:
     """QSGD straight into a message."""
-    _encode("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base, scales_out, packed_out, ranks)
+    _encode("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base, message, ranks)
 
 
-def uniform_decode(scales: Tensor, packed: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
+def uniform_decode(message: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> None:
     """QSGD straight from a message."""
-    _decode("uniform", scales, packed, _NO_LEVELS, bits, bucket, out, add)
+    _decode("uniform", message, _NO_LEVELS, bits, bucket, out, add, negated)
 
 
 def uniform_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
@@ -213,16 +219,15 @@ def exponential_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int,
 
 
 def exponential_encode(
-    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor, packed_out: Tensor,
-    ranks: int = 1,
-) -> None:  # fmt: skip
+    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, message: Tensor, ranks: int = 1
+) -> None:
     """NUQSGD straight into a message."""
-    _encode("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base, scales_out, packed_out, ranks)
+    _encode("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base, message, ranks)
 
 
-def exponential_decode(scales: Tensor, packed: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
+def exponential_decode(message: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> None:
     """NUQSGD straight from a message."""
-    _decode("exponential", scales, packed, _NO_LEVELS, bits, bucket, out, add)
+    _decode("exponential", message, _NO_LEVELS, bits, bucket, out, add, negated)
 
 
 def exponential_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
@@ -238,18 +243,17 @@ def levels_symbols(
 
 
 def levels_encode(
-    x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, scales_out: Tensor,
-    packed_out: Tensor, ranks: int = 1,
-) -> None:  # fmt: skip
+    x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, message: Tensor, ranks: int = 1
+) -> None:
     """A table of levels straight into a message."""
-    _encode("levels", x, levels, bits, bucket, norm, key, base, scales_out, packed_out, ranks)
+    _encode("levels", x, levels, bits, bucket, norm, key, base, message, ranks)
 
 
 def levels_decode(
-    scales: Tensor, packed: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
+    message: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False
 ) -> None:
     """A table of levels straight from a message."""
-    _decode("levels", scales, packed, levels, bits, bucket, out, add)
+    _decode("levels", message, levels, bits, bucket, out, add, negated)
 
 
 def levels_dequantise(
@@ -264,14 +268,14 @@ def sign_symbols(x: Tensor, bucket: int) -> tuple[Tensor, Tensor]:
     return _symbols("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0)
 
 
-def sign_encode(x: Tensor, bucket: int, scales_out: Tensor, packed_out: Tensor) -> None:
+def sign_encode(x: Tensor, bucket: int, message: Tensor) -> None:
     """1-bit SGD straight into a message."""
-    _encode("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0, scales_out, packed_out)
+    _encode("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0, message)
 
 
-def sign_decode(scales: Tensor, packed: Tensor, bucket: int, out: Tensor, add: bool) -> None:
+def sign_decode(message: Tensor, bucket: int, out: Tensor, add: bool, negated: bool = False) -> None:
     """1-bit SGD straight from a message."""
-    _decode("sign", scales, packed, _NO_LEVELS, 1, bucket, out, add)
+    _decode("sign", message, _NO_LEVELS, 1, bucket, out, add, negated)
 
 
 def sign_dequantise(symbols: Tensor, scales: Tensor, bucket: int, out: Tensor, add: bool) -> None:
@@ -291,26 +295,3 @@ def clip_to_sigma(x: Tensor, bucket: int, factor: float) -> Tensor:
     clipped = torch.empty_like(x)
     native.clip_to_sigma(x, bucket, float(factor), clipped)
     return clipped
-
-
-def ternary_symbols(x: Tensor, bucket: int, clip: float | None, key: int, base: int) -> tuple[Tensor, Tensor]:
-    """TernGrad: -1, 0 or 1 times the largest magnitude, after clipping at `clip` sigma (None: no clipping)."""
-    return uniform_symbols(x if clip is None else clip_to_sigma(x, bucket, clip), 2, bucket, "max", key, base)
-
-
-def ternary_encode(
-    x: Tensor, bucket: int, clip: float | None, key: int, base: int, scales_out: Tensor, packed_out: Tensor
-) -> None:
-    """TernGrad straight into a message."""
-    clipped = x if clip is None else clip_to_sigma(x, bucket, clip)
-    uniform_encode(clipped, 2, bucket, "max", key, base, scales_out, packed_out)
-
-
-def ternary_decode(scales: Tensor, packed: Tensor, bucket: int, out: Tensor, add: bool) -> None:
-    """TernGrad straight from a message."""
-    uniform_decode(scales, packed, 2, bucket, out, add)
-
-
-def ternary_dequantise(symbols: Tensor, scales: Tensor, bucket: int, out: Tensor, add: bool) -> None:
-    """TernGrad from plain codes."""
-    uniform_dequantise(symbols, scales, 2, bucket, out, add)

@@ -94,13 +94,13 @@ class ALQ(Bucketed):
         levels = self._levels(scene, out.device)
         quantise.levels_dequantise(symbols, scales, levels, self.bits, self.bucket, out, add)
 
-    def quantise_into(self, x: Tensor, scene: Scene, scales: Tensor, packed: Tensor) -> None:
+    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
         levels, norm = self._levels(scene, x.device), cast(Norm, self.norm)
-        quantise.levels_encode(x, levels, self.bits, self.bucket, norm, scene.key(), scene.base, scales, packed)
+        quantise.levels_encode(x, levels, self.bits, self.bucket, norm, scene.key(), scene.base, message)
 
-    def dequantise_from(self, scales: Tensor, packed: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
+    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
         levels = self._levels(scene, out.device)
-        quantise.levels_decode(scales, packed, levels, self.bits, self.bucket, out, add)
+        quantise.levels_decode(message, levels, self.bits, self.bucket, out, add, negated)
 
 
 def histogram(x: Tensor, bucket: int, norm: Norm) -> Tensor:  # [numel] -> [bins]

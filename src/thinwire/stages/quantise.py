@@ -21,7 +21,7 @@ Norm = Literal["max", "l2"]
 class Bucketed(Stage):
     """Symbols of a few bits, and `scale_bytes` of side information for each bucket of consecutive numbers.
 
-    A quantiser says how numbers become symbols and back, and how both are done straight from and into bytes.
+    A quantiser says how numbers become symbols and back, and how both are done straight into and from messages.
     """
 
     scale_bytes: ClassVar[int] = 4
@@ -57,20 +57,15 @@ class Bucketed(Stage):
         self.dequantise(encoded.values, side, scene, out, add)
 
     def encode_into(self, x: Tensor, scene: Scene, message: Tensor) -> bool:
-        scales = self._scales(scene.spec)
-        self.quantise_into(x, scene, message[:scales], message[scales:])
+        self.write(x, scene, message)
         return True
 
     def decode_from(self, message: Tensor, scene: Scene, out: Tensor, add: bool) -> bool:
-        scales = self._scales(scene.spec)
-        self.dequantise_from(message[:scales], message[scales:], scene, out, add)
+        self.read(message, scene, out, add)
         return True
 
     def take_off(self, message: Tensor, scene: Scene, y: Tensor) -> bool:
-        """Numbers are their scale times something: with the opposite scales, the opposite is added."""
-        side = self._scales(scene.spec)
-        opposite = message[:side].clone().view(torch.float32).neg_().view(torch.uint8)
-        self.dequantise_from(opposite, message[side:], scene, y, True)
+        self.read(message, scene, y, add=True, negated=True)
         return True
 
     def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
@@ -87,10 +82,12 @@ class Bucketed(Stage):
     def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         raise NotImplementedError
 
-    def quantise_into(self, x: Tensor, scene: Scene, scales: Tensor, packed: Tensor) -> None:
+    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
+        """Scales and packed symbols."""
         raise NotImplementedError
 
-    def dequantise_from(self, scales: Tensor, packed: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
+    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
+        """The other way round; `negated`: the opposite of what the message says."""
         raise NotImplementedError
 
 
@@ -126,12 +123,12 @@ class QSGD(Bucketed):
     def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         quantise.uniform_dequantise(symbols, scales, self.bits, self.bucket, out, add)
 
-    def quantise_into(self, x: Tensor, scene: Scene, scales: Tensor, packed: Tensor) -> None:
+    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
         norm, key = cast(Norm, self.norm), scene.key()
-        quantise.uniform_encode(x, self.bits, self.bucket, norm, key, scene.base, scales, packed, scene.divisor)
+        quantise.uniform_encode(x, self.bits, self.bucket, norm, key, scene.base, message, scene.divisor)
 
-    def dequantise_from(self, scales: Tensor, packed: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
-        quantise.uniform_decode(scales, packed, self.bits, self.bucket, out, add)
+    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
+        quantise.uniform_decode(message, self.bits, self.bucket, out, add, negated)
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,20 +173,20 @@ class NUQSGD(Bucketed):
             levels = exponential_levels(self.base, self.bits).to(out.device)
             quantise.levels_dequantise(symbols, scales, levels, self.bits, self.bucket, out, add)
 
-    def quantise_into(self, x: Tensor, scene: Scene, scales: Tensor, packed: Tensor) -> None:
+    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
         key, base, norm = scene.key(), scene.base, cast(Norm, self.norm)
         if self.base == 0.5:
-            quantise.exponential_encode(x, self.bits, self.bucket, norm, key, base, scales, packed, scene.divisor)
+            quantise.exponential_encode(x, self.bits, self.bucket, norm, key, base, message, scene.divisor)
         else:
             levels = exponential_levels(self.base, self.bits).to(x.device)
-            quantise.levels_encode(x, levels, self.bits, self.bucket, norm, key, base, scales, packed, scene.divisor)
+            quantise.levels_encode(x, levels, self.bits, self.bucket, norm, key, base, message, scene.divisor)
 
-    def dequantise_from(self, scales: Tensor, packed: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
+    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
         if self.base == 0.5:
-            quantise.exponential_decode(scales, packed, self.bits, self.bucket, out, add)
+            quantise.exponential_decode(message, self.bits, self.bucket, out, add, negated)
         else:
             levels = exponential_levels(self.base, self.bits).to(out.device)
-            quantise.levels_decode(scales, packed, levels, self.bits, self.bucket, out, add)
+            quantise.levels_decode(message, levels, self.bits, self.bucket, out, add, negated)
 
 
 @lru_cache(maxsize=64)
@@ -233,11 +230,11 @@ class Ternary(Bucketed):
     def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         quantise.uniform_dequantise(symbols, scales, 2, self.bucket, out, add)
 
-    def quantise_into(self, x: Tensor, scene: Scene, scales: Tensor, packed: Tensor) -> None:
-        quantise.uniform_encode(self._clipped(x), 2, self.bucket, "max", scene.key(), scene.base, scales, packed)
+    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
+        quantise.uniform_encode(self._clipped(x), 2, self.bucket, "max", scene.key(), scene.base, message)
 
-    def dequantise_from(self, scales: Tensor, packed: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
-        quantise.uniform_decode(scales, packed, 2, self.bucket, out, add)
+    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
+        quantise.uniform_decode(message, 2, self.bucket, out, add, negated)
 
 
 @dataclass(frozen=True, repr=False)
@@ -270,8 +267,8 @@ class Sign(Bucketed):
     def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         quantise.sign_dequantise(symbols, scales, self.buckets(scene.spec), out, add)
 
-    def quantise_into(self, x: Tensor, scene: Scene, scales: Tensor, packed: Tensor) -> None:
-        quantise.sign_encode(x, self.buckets(scene.spec), scales, packed)
+    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
+        quantise.sign_encode(x, self.buckets(scene.spec), message)
 
-    def dequantise_from(self, scales: Tensor, packed: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
-        quantise.sign_decode(scales, packed, self.buckets(scene.spec), out, add)
+    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
+        quantise.sign_decode(message, self.buckets(scene.spec), out, add, negated)
