@@ -33,7 +33,8 @@ class Buffers:
             self.blocks.append(torch.empty(max(size, so_far, _SHORTEST), dtype=torch.uint8))
         low = self._used
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return self.blocks[self._at][low : low + size].view(dtype)
+        piece = self.blocks[self._at][low : low + size]
+        return piece if dtype == torch.uint8 else piece.view(dtype)
 
     def reset(self) -> None:
         """Everything handed out so far may be handed out again."""

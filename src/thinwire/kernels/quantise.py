@@ -1,9 +1,10 @@
 """The bucketed quantisers, compiled where possible; `reference.quantise` says what they compute.
 
 Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes a
-message, scales and then packed codes; `*_decode` reads one and overwrites or adds to `out`, with `negated` the opposite;
-`*_dequantise` does so from plain codes. Bytes may lie at any address. `key` and `base` (position of element 0) fix the
-random draws. With `ranks`, x / ranks is what is encoded: a share of a mean that need not be written down first.
+message, scales and then packed codes; `*_decode` reads one and overwrites or adds to `out`, or the opposite of what it
+says (`negated`); `*_dequantise` works from plain codes. Bytes may lie at any address. `key` and `base` (position of
+element 0) fix the random draws. With `ranks`, x / ranks is what is encoded: a share of a mean that need not be written
+down first.
 """
 
 import torch
