@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from thinwire.kernels.reference.hashing import hash32, make_key, uniform24
@@ -37,6 +37,8 @@ def test_known_values_stay() -> None:
 
 
 @given(st.tuples(*[st.integers(-(2**100), 2**100)] * 4), st.integers(0, 3), st.integers(1, 2**70))
+@example((0, 0, -1, 0), 2, 2**64)  # the same 64 bits, but another sign
+@example((-(2**63) - 1, 0, 0, 0), 0, 2**64)
 def test_every_part_of_a_key_counts(parts: tuple[int, int, int, int], which: int, change: int) -> None:
     changed = list(parts)
     changed[which] += change

@@ -157,7 +157,8 @@ def test_a_killed_launcher_leaves_nothing_behind(links: str, keeper: str) -> Non
     def left() -> list[int]:
         return [pid for pid, mark in marked_processes() if mark.startswith(f"{name}.")]
 
-    assert len(left()) >= 3
+    while len(left()) < 3:  # shells are still starting; the time limit of the test bounds the wait
+        time.sleep(0.02)
     if keeper == "is stopped":
         os.kill(int(keeper_pid), signal.SIGSTOP)
     launcher.kill()

@@ -25,14 +25,16 @@ def _splitmix64(state: int) -> int:
 def make_key(seed: int, step: int, rank: int, stream: int) -> int:
     """A 64-bit key for one draw: of this run, at this step, on this rank, for this use.
 
-    Integers of any size and sign are folded in, 64 bits at a time, each through its own splitmix64 step.
+    Integers of any size and sign are folded in, 64 bits at a time, each through its own splitmix64 step: as many words
+    as their two's complement has, so that -1 and 2^64 - 1 differ.
     """
     key = 0
     for part in (seed, step, rank, stream):
-        folded = part & _MASK64
+        folded = word = part & _MASK64
         rest = part >> 64
-        while rest not in (0, -1):
-            folded = _splitmix64(folded) ^ (rest & _MASK64)
+        while rest != -(word >> 63):  # the sign is not told by the words so far
+            word = rest & _MASK64
+            folded = _splitmix64(folded) ^ word
             rest >>= 64
         key = _splitmix64(key ^ folded)
     return key
