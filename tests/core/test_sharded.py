@@ -1,9 +1,11 @@
 """The sharded sum: hop by hop or at once, it is the same sum, in messages of which no two meet at one receiver."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.contract.rows import ROWS, gradients, simulate
 from thinwire.core import sharded
@@ -12,9 +14,10 @@ from thinwire.core.codec import Codec
 from thinwire.core.ops import Hops
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Scene
+from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.core.together import together
 from thinwire.core.wire import Link, decode_message, encode_message
+from thinwire.ddp.meter import Tally, metered
 from thinwire.stages.quantise import Bucketed
 from thinwire.worlds.simulated import Outcome, run
 
@@ -144,6 +147,52 @@ def test_hops_of_several_tensors_are_shared(monkeypatch: pytest.MonkeyPatch) -> 
     for rank in range(ranks):
         assert sent[rank] == sum(outcome.sent[rank] for outcome in alone)
         assert all(torch.equal(merged[rank][i], outcome.means[rank]) for i, outcome in enumerate(alone))
+
+
+def test_every_tensor_of_a_journey_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the meter books of each is what it sends by itself, also in halves."""
+    monkeypatch.setattr(sharded, "LONG", 1)
+    monkeypatch.setattr(sharded, "HALF", 1)
+    ranks, shapes = 3, [(5000,), (9, 5), (700,)]
+    tallies = [[Tally() for _ in shapes] for _ in range(ranks)]
+
+    def rounds(rank: int) -> Any:
+        turn = Turn(rank, ranks, 0, 0, "sharded")
+        averages = [average(Codec.parse("qsgd"), gradients(ranks, shape)[rank], Slot(), turn) for shape in shapes]
+        return together([metered(a, tally, rank, ranks) for a, tally in zip(averages, tallies[rank], strict=True)])
+
+    _, sent = run([rounds(rank) for rank in range(ranks)])
+    for i, shape in enumerate(shapes):
+        alone = simulate("qsgd", gradients(ranks, shape), reduction="sharded").sent
+        assert [tallies[rank][i].sent for rank in range(ranks)] == alone
+        assert [tallies[rank][i].received for rank in range(ranks)] == alone
+    assert [sum(tally.sent for tally in own) for own in tallies] == sent
+
+
+@dataclass(frozen=True, repr=False)
+class Shifted(Stage):
+    """Adds its position to every number on the way and takes it off again: what is read must know where it lies."""
+
+    name: ClassVar[str] = "shifted"
+
+    def out(self, spec: Spec) -> Spec:
+        return spec.numbers(spec.numel)
+
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        return Encoded(x + torch.arange(scene.base, scene.base + x.numel()))
+
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+        values = encoded.values - torch.arange(scene.base, scene.base + out.numel())
+        out.add_(values) if add else out.copy_(values)
+
+
+@pytest.mark.parametrize("reduction", ["sharded", "gathered", "ring"])
+def test_messages_are_read_where_they_lie(reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [torch.arange(100.0) * rank for rank in range(4)]
+    for long in (sharded.LONG, 1):
+        monkeypatch.setattr(sharded, "LONG", long)
+        outcome = simulate(Codec((Shifted(),)), given, reduction=reduction)
+        assert all(torch.equal(mean, torch.arange(100.0) * 1.5) for mean in outcome.means)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3.4e38])

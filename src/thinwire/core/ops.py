@@ -163,11 +163,11 @@ def merged(journeys: Sequence[Hops]) -> Hops:
 
     def give(leg: int, at: int) -> Tensor:
         journey, its = owners[at]
-        return journey.give(leg, its)
+        return journey.given(leg, its)
 
     def take(leg: int, at: int, item: Tensor) -> None:
         journey, its = owners[at]
-        journey.take(leg, its, item)
+        journey.taken(leg, its, item)
 
     return Hops(first.legs, len(owners), sizes, first.device, give, take)
 

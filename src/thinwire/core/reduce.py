@@ -168,7 +168,7 @@ def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Ro
         low, high = cut.shards[j]
         message = cut.encoded(values, j, hop * SECOND_ENCODING)
         delivered = torch.empty_like(values)
-        cut.decode(message, delivered, add=False)
+        cut.decode(message, delivered, j, add=False)
         own[low:high] -= values - delivered
         return message
 
@@ -185,13 +185,13 @@ def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Ro
         j = (rank - hop) % ranks
         low, high = cut.shards[j]
         values = y[low:high].clone()
-        cut.decode(received, values, add=True)
+        cut.decode(received, values, j, add=True)
         message = sealed(j, values, hop)
     total = torch.empty_like(y)
     for hop in range(ranks):
         j = (rank + 1 - hop) % ranks
         low, high = cut.shards[j]
-        cut.decode(message, total[low:high], add=False)
+        cut.decode(message, total[low:high], j, add=False)
         if hop < ranks - 1:
             message = yield from passed_on(message)
     return total, own

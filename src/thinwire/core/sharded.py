@@ -149,14 +149,14 @@ class _Sharded:
         numbers, message = self.numbers, self.messages.pop(j)
         low, high = self.cut.shards[j]
         if numbers.want == "own":
-            self.cut.decode(message, numbers.own[low:high], add=False)
+            self.cut.decode(message, numbers.own[low:high], j, add=False)
         elif numbers.want == "left":
             # this shard of the mean is written much later; from what is in others, shards may still be made
             scratch = numbers.total[low:high]
-            self.cut.take_off(message, numbers.y[low:high], scratch)
+            self.cut.take_off(message, numbers.y[low:high], j, scratch)
 
     def _add(self, message: Tensor) -> None:
-        self.cut.decode(message, self.sum, add=True)
+        self.cut.decode(message, self.sum, self.rank, add=True)
 
     def _seal(self) -> Tensor:
         """The sum, encoded once: everyone, the owner too, decodes the same bytes."""
@@ -165,9 +165,9 @@ class _Sharded:
 
     def _put(self, sealed: Tensor, j: int) -> None:
         low, high = self.cut.shards[j]
-        self.cut.decode(sealed, self.numbers.total[low:high], add=False)
+        self.cut.decode(sealed, self.numbers.total[low:high], j, add=False)
         if self.finite:
-            self.finite = self.cut.tells_finite(sealed, high - low)
+            self.finite = self.cut.tells_finite(sealed, j)
 
     def book_second_encoding(self) -> None:
         """Its error is the owner's: sum - total on the owner's shard."""
@@ -203,7 +203,7 @@ class Cut:
         """`full`: bytes of the message of the first shard, which no other is longer than."""
         self.links, self.shards, self.full, self.buffers, self.device = links, shards, full, buffers, device
         self.exact = full.exact
-        self._readers: dict[int, list[Link]] = {}
+        self._seen: dict[int, list[Link]] = {}
 
     @classmethod
     def of(cls, links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> "Cut":
@@ -231,49 +231,44 @@ class Cut:
     def encoded(self, values: Tensor, j: int, salt: int = 0, memory: Tensor | None = None) -> Tensor:
         """The message of shard j, in `memory` if that is given; `salt` tells further encodings of the same numbers
         apart, which are sums by then."""
-        links = self._writers(j, salt, 1 if salt else self.links[0].scene.divisor)
+        divisor = 1 if salt else self.links[0].scene.divisor
+        links = [
+            Link(stage, scene.moved(stream=scene.stream + salt, divisor=divisor)) for stage, scene in self._moved(j)
+        ]
         if not self.exact:
             return encode_message(links, values)
         message = self.memory() if memory is None else memory
         encode_message_into(links, values, message)
         return message
 
-    def decode(self, message: Tensor, out: Tensor, add: bool) -> None:
-        numel = out.numel()
-        decode_message(self._reading(numel), self._trimmed(message, numel), out, add)
+    def decode(self, message: Tensor, out: Tensor, j: int, add: bool) -> None:
+        decode_message(self._moved(j), self._trimmed(message, out.numel()), out, add)
 
-    def take_off(self, message: Tensor, y: Tensor, scratch: Tensor) -> None:
-        numel = y.numel()
-        take_off(self._reading(numel), self._trimmed(message, numel), y, scratch)
+    def take_off(self, message: Tensor, y: Tensor, j: int, scratch: Tensor) -> None:
+        take_off(self._moved(j), self._trimmed(message, y.numel()), y, scratch)
 
-    def tells_finite(self, message: Tensor, numel: int) -> bool | None:
+    def tells_finite(self, message: Tensor, j: int) -> bool | None:
         """Whether what a message decodes to is finite, if it can be told from its bytes."""
         if len(self.links) > 1:
             return None
-        (link,) = self._reading(numel)
-        return link.stage.tells_finite(self._trimmed(message, numel), link.scene)
+        (link,) = self._moved(j)
+        return link.stage.tells_finite(self._trimmed(message, link.scene.spec.numel), link.scene)
 
     def _trimmed(self, message: Tensor, numel: int) -> Tensor:
         low, high = self.shards[0]
         filled_up = self.exact and numel < high - low
         return message[: size_of(self.links, numel)] if filled_up else message
 
-    def _writers(self, j: int, stream: int, divisor: int) -> list[Link]:
-        """The links as they encode shard j."""
+    def _moved(self, j: int) -> list[Link]:
+        """The links as they work on shard j, which is asked several times."""
+        if (links := self._seen.get(j)) is not None:
+            return links
         low, high = self.shards[j]
-        return [
-            Link(stage, scene.moved(base=scene.base + low, stream=scene.stream + stream, divisor=divisor))
-            for stage, scene in self._reading(high - low)
+        specs = _specs(tuple(link.stage for link in self.links), self.links[0].scene.spec, high - low)
+        links = self._seen[j] = [
+            Link(stage, scene.moved(spec=spec, base=scene.base + low, divisor=1))
+            for (stage, scene), spec in zip(self.links, specs, strict=False)
         ]
-
-    def _reading(self, numel: int) -> list[Link]:
-        """The links as they decode a shard of so many numbers, wherever it lies."""
-        if (links := self._readers.get(numel)) is None:
-            specs = _specs(tuple(link.stage for link in self.links), self.links[0].scene.spec, numel)
-            links = self._readers[numel] = [
-                Link(stage, scene.moved(spec=spec, divisor=1))
-                for (stage, scene), spec in zip(self.links, specs, strict=False)
-            ]
         return links
 
 
