@@ -174,6 +174,7 @@ class Shifted(Stage):
     """Adds its position to every number on the way and takes it off again: what is read must know where it lies."""
 
     name: ClassVar[str] = "shifted"
+    read: ClassVar[set[int]] = set()  # where messages began that were decoded
 
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(spec.numel)
@@ -182,6 +183,7 @@ class Shifted(Stage):
         return Encoded(x + torch.arange(scene.base, scene.base + x.numel()))
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+        self.read.add(scene.base)
         values = encoded.values - torch.arange(scene.base, scene.base + out.numel())
         out.add_(values) if add else out.copy_(values)
 
@@ -191,7 +193,9 @@ def test_messages_are_read_where_they_lie(reduction: str, monkeypatch: pytest.Mo
     given = [torch.arange(100.0) * rank for rank in range(4)]
     for long in (sharded.LONG, 1):
         monkeypatch.setattr(sharded, "LONG", long)
+        Shifted.read.clear()
         outcome = simulate(Codec((Shifted(),)), given, reduction=reduction)
+        assert Shifted.read == ({0} if reduction == "gathered" else {0, 25, 50, 75})
         assert all(torch.equal(mean, torch.arange(100.0) * 1.5) for mean in outcome.means)
 
 
