@@ -33,18 +33,24 @@ def two_steps(row: str, ranks: int, shape: tuple[int, ...]) -> Outcome:
     return outcome
 
 
+def assert_same(outcome: Outcome, expected: Outcome) -> None:
+    """Means, residuals and bytes of all ranks."""
+    assert outcome.sent == expected.sent
+    for mine, theirs in zip(outcome.means, expected.means, strict=True):
+        assert torch.equal(mine, theirs)
+    for held, other in zip(outcome.slots, expected.slots, strict=True):
+        residual, wanted = held.residual, other.residual
+        assert (residual is None) == (wanted is None)
+        assert residual is None or wanted is None or torch.equal(residual, wanted)
+
+
 @pytest.mark.parametrize("row", WIRED)
 @pytest.mark.parametrize(("ranks", "shape"), [(1, (33,)), (2, (40, 7)), (3, (1000,)), (5, (3,)), (5, (37, 11))])
 def test_hops_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = two_steps(row, ranks, shape)
     monkeypatch.setattr(sharded, "LONG", 1)
     in_hops = two_steps(row, ranks, shape)
-    assert in_hops.sent == at_once.sent
-    for rank in range(ranks):
-        assert torch.equal(in_hops.means[rank], at_once.means[rank])
-        mine, other = in_hops.slots[rank].residual, at_once.slots[rank].residual
-        assert (mine is None) == (other is None)
-        assert mine is None or other is None or torch.equal(mine, other)
+    assert_same(in_hops, at_once)
 
 
 @pytest.mark.parametrize("row", QUANTISERS)
@@ -54,12 +60,7 @@ def test_halves_change_nothing(row: str, ranks: int, shape: tuple[int, ...], mon
     monkeypatch.setattr(sharded, "LONG", 1)
     monkeypatch.setattr(sharded, "HALF", 1)
     halves = two_steps(row, ranks, shape)
-    assert halves.sent == whole.sent
-    for rank in range(ranks):
-        assert torch.equal(halves.means[rank], whole.means[rank])
-        mine, other = halves.slots[rank].residual, whole.slots[rank].residual
-        assert (mine is None) == (other is None)
-        assert mine is None or other is None or torch.equal(mine, other)
+    assert_same(halves, whole)
 
 
 def test_very_long_messages_travel_in_halves() -> None:
