@@ -15,7 +15,6 @@ from thinwire.errors import WireError, WorldError
 
 _LONGEST = 2**31 - 1
 _TAIL = 1 << 16  # bytes of a message that are still to come when the next one is asked for
-
 _PARCEL = 1 << 18  # bytes that are worth an exchange of their own
 _PARCELS = 3  # of a message
 
@@ -179,11 +178,11 @@ class Exchanges:
 
     def _await_head(self, flight: Flight) -> None:
         """Until the next message may be asked for; where exchanges are begun in pairs, until this one has ended."""
-        works = flight.receives[-1] if flight.receives else flight.sends
-        while works:
-            works.pop(0).wait()
-            if flight.receives:
-                return
+        if flight.receives:
+            flight.receives[-1].pop(0).wait()
+            return
+        while flight.sends:
+            flight.sends.pop(0).wait()
 
     def _arrive(self, flight: Flight) -> list[Tensor]:
         """Wait for the next parcel, and with the last one until all is sent; the items are in their place."""
