@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.distributed.processes import run_ranks
+from thinwire.ddp import handle
 
 MODULES = ("cases_training", "cases_models", "cases_amp", "cases_errors", "cases_saving", "cases_metrics")
 Case = Callable[[int, int, Path], None]
@@ -39,8 +40,14 @@ def load_cases() -> dict[int, dict[str, Case]]:
 
 
 def run_all(rank: int, ranks: int, folder: str, only: str | None = None) -> dict[str, str]:
-    """What went wrong in each case; nothing if it is well."""
+    """What went wrong in each case; nothing if it is well.
+
+    The models are small, and their buckets would all travel together; as they do among 3 ranks. Among 2 and 4 they
+    go one by one, as long ones do.
+    """
     warnings.simplefilter("error")
+    if ranks != 3:
+        handle.WORTH_ROUNDS = 0
     outcomes = {}
     for name, function in load_cases()[ranks].items():
         if only is not None and name != only:

@@ -101,8 +101,9 @@ def a_rank_with_other_results_is_found(rank: int, ranks: int, folder: Path) -> N
 
     def wrong(pieces: Any, world: Any, whole: Any = None) -> None:
         right(pieces, world, whole)
-        if handle.step >= 3 and rank == 1 and pieces[0].name == "first.bias":
-            pieces[0].gradient[0] += 1e-3
+        for piece in pieces:
+            if handle.step >= 3 and rank == 1 and piece.name == "first.bias":
+                piece.gradient[0] += 1e-3
 
     handle.engine.average = wrong  # type: ignore[method-assign]
     train(model, rank, range(4))  # step 3 is not looked at

@@ -10,6 +10,7 @@ from torch import Tensor
 import thinwire
 from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, loss_of, net, raised, summed, train
 from thinwire import Codec, Slot
+from thinwire.ddp import handle as handles
 
 CHAINS = [
     "none",
@@ -126,6 +127,34 @@ def one_lane_is_as_good_as_three(rank: int, ranks: int, folder: Path) -> None:
         results.append(flat(model))
         handle.close()
     assert torch.equal(*results)
+
+
+@case(2)
+def short_buckets_travel_together(rank: int, ranks: int, folder: Path) -> None:
+    """Those that are compressed, until there is enough to send; with the same results."""
+    results = []
+    for enough, expected in ((0, "0 1 2 3 4 5"), (20_000, "01 2 345"), (2**20, "01345 2")):
+        handles.WORTH_ROUNDS = enough
+        torch.manual_seed(7)
+        model = ddp(torch.nn.Sequential(*(torch.nn.Linear(48, 48) for _ in range(6))), bucket_cap_mb=0.004)
+        handle = thinwire.attach(model, {"2.weight": "none", "*": "qsgd(bits=4)"})
+        jobs, right = list[str](), handle.engine.average
+
+        def noted(pieces: Any, world: Any, whole: Any = None, right: Any = right, jobs: list[str] = jobs) -> None:
+            jobs.append("".join(sorted({piece.name[0] for piece in pieces})))
+            right(pieces, world, whole)
+
+        handle.engine.average = noted  # type: ignore[method-assign]
+        for step in range(3):
+            jobs.clear()
+            model(
+                torch.randn(8, 48, generator=torch.Generator().manual_seed(10 * step + rank))
+            ).square().sum().backward()
+        assert sorted(jobs) == expected.split()
+        results.append(torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]))
+        handle.close()
+    handles.WORTH_ROUNDS = 0
+    assert all(torch.equal(result, results[0]) for result in results)
 
 
 @case(2)

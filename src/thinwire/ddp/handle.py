@@ -4,6 +4,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,13 +18,25 @@ from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
 from thinwire.ddp.agreement import check_agreement
 from thinwire.ddp.engine import Engine, Piece
-from thinwire.ddp.lane import Lane, group_count
+from thinwire.ddp.lane import Lane, Promise, group_count
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, read_distributed, save_engine
 from thinwire.errors import CodecError, StateError, ThinwireError, WorldError
 from thinwire.worlds.distributed import Distributed
 
 Bucket: TypeAlias = "torch.futures.Future[Tensor]"
+
+# Bytes of gradients. DDP's first bucket is a short one, so that something travels early; but a round costs what it
+# costs, and of compressed gradients there is little to send.
+WORTH_ROUNDS = 8 << 20
+
+
+@dataclass
+class Load:
+    """A bucket on its way."""
+
+    pieces: list[Piece]
+    promise: Promise
 
 
 class Handle:
@@ -56,7 +69,8 @@ class Handle:
         self.check = check
         self.on_step: list[Callable[[dict[str, Any]], None]] = []
         self._scaler = scaler
-        self._pending: list[Bucket] = []
+        self._waiting: list[Load] = []
+        self._sent: list[list[Load]] = []  # in this step
         self._fingerprint = 0
         self._agree(lanes)
         device = next((p.device for _, p in names), torch.device("cpu"))
@@ -165,13 +179,25 @@ class Handle:
             self._begin_step(in_backward)
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
         pieces = [Piece(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
-        lane = self._lanes[int(bucket.index()) % len(self._lanes)]
-        on_failure = buffer if in_backward else None
-        self._pending.append(lane.queue(lambda world: self._average(pieces, world, buffer), buffer, on_failure))
-        return self._last(lane, buffer, on_failure) if bucket.is_last() else self._pending[-1]
+        load = Load(pieces, Promise(buffer, in_backward))
+        if any(self.engine.codec(piece.name).working for piece in pieces):
+            self._waiting.append(load)
+        else:
+            self._send([load])
+        if bucket.is_last() or sum(each.promise.buffer.nbytes for each in self._waiting) >= WORTH_ROUNDS:
+            self._send(self._waiting)
+            self._waiting = []
+        return self._last(Promise(buffer, in_backward)) if bucket.is_last() else load.promise.future
+
+    def _send(self, loads: list[Load]) -> None:
+        """Average these buckets in the same rounds, on the lane whose turn it is."""
+        if loads:
+            lane = self._lanes[len(self._sent) % len(self._lanes)]
+            self._sent.append(loads)
+            lane.queue(lambda world: self._average(loads, world), [load.promise for load in loads])
 
     def _begin_step(self, in_backward: bool) -> None:
-        self._pending = []
+        self._sent, self._waiting = [], []
         if self._scaler is not None:
             self.engine.rescale(float(self._scaler.get_scale()))
         if in_backward:
@@ -185,33 +211,34 @@ class Handle:
         if reason is not None:
             raise WorldError(str(reason)) from reason
 
-    def _average(self, pieces: list[Piece], world: Distributed, buffer: Tensor) -> Tensor:
+    def _average(self, loads: list[Load], world: Distributed) -> None:
+        pieces = [piece for load in loads for piece in load.pieces]
+        buffers = [load.promise.buffer for load in loads]
         try:
-            self.engine.average(pieces, world, buffer)
+            self.engine.average(pieces, world, buffers[0] if len(buffers) == 1 else None)
         except Exception as reason:
             names = ", ".join(p.name for p in pieces[:4]) + (", ..." if len(pieces) > 4 else "")
             where = f"[rank {world.rank}, step {self.engine.step}, averaging {names}]"
             raise WorldError(f"{_sentence(reason)} {where}") from reason
-        if self._checks():
+        for buffer in buffers if self._checks() else ():
             data = buffer.detach().cpu().contiguous().view(torch.uint8).numpy()
             with self.engine.meter.lock:  # buckets of all lanes meet here
                 self._fingerprint ^= zlib.crc32(data.data)
-        return buffer
 
-    def _last(self, lane: Lane, buffer: Tensor, on_failure: Tensor | None) -> Bucket:
+    def _last(self, promise: Promise) -> Bucket:
         """End the step behind all of its buckets; the last one's lane waits for the others."""
-        ready, buckets, self._pending = time.perf_counter(), self._pending, []
+        ready, sent, self._sent = time.perf_counter(), self._sent, []
 
-        def finish(world: Distributed) -> Tensor:
-            for future in buckets:
-                future.wait()
+        def finish(world: Distributed) -> None:
+            for load in (load for loads in sent for load in loads):
+                load.promise.future.wait()
             self._raise_failure()
             if self._checks():
                 self._compare_results(world)
             self._end_step(time.perf_counter() - ready)
-            return buffer
 
-        return lane.queue(finish, buffer, on_failure)
+        self._lanes[(len(sent) - 1) % len(self._lanes)].queue(finish, [promise])
+        return promise.future
 
     def _send_nothing(self, buffer: Tensor, last: bool) -> Bucket:
         done: Bucket = torch.futures.Future()

@@ -8,8 +8,8 @@ import atexit
 import queue
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -20,8 +20,8 @@ from torch import Tensor
 from thinwire.errors import WorldError
 from thinwire.worlds.distributed import Distributed
 
-Job = Callable[[Distributed], Tensor]
-Jobs: TypeAlias = "queue.SimpleQueue[tuple[Job, torch.futures.Future[Tensor], Tensor | None] | None]"
+Job = Callable[[Distributed], None]
+Jobs: TypeAlias = "queue.SimpleQueue[tuple[Job, Sequence[Promise]] | None]"
 
 _OPEN: "weakref.WeakSet[Lane]" = weakref.WeakSet()
 
@@ -46,17 +46,11 @@ class Lane:
         _OPEN.add(self)
         weakref.finalize(self, self._jobs.put, None)  # a forgotten lane ends its thread
 
-    def queue(self, job: Job, like: Tensor, on_failure: Tensor | None = None) -> "torch.futures.Future[Tensor]":
-        """A future of what the job returns; `like` tells on which device.
-
-        If the job fails, `broken` says why, and the future has `on_failure` or, without that, the exception.
-        """
+    def queue(self, job: Job, promises: Sequence["Promise"]) -> None:
+        """Perform the job and keep the promises; if it fails, `broken` says why."""
         if not self._thread.is_alive():
             raise WorldError(f"rank {self.world.rank}: this thinwire handle is closed; attach to a new DDP model.")
-        devices: list[int | str | torch.device] | None = [like.device] if like.device.type != "cpu" else None
-        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
-        self._jobs.put((_on_stream(job, like), future, on_failure))
-        return future
+        self._jobs.put((job, promises))
 
     def close(self, wait: float = 5.0) -> None:
         """End the thread; what is still queued is finished first, unless a peer keeps it waiting."""
@@ -73,24 +67,70 @@ class Lane:
                 dist.destroy_process_group(self.world.group)
 
 
+class Promise:
+    """The future of a buffer, made when its numbers are there and kept when a job has worked on them.
+
+    On an accelerator, jobs run on streams of their own behind what the caller's stream had queued by then.
+    """
+
+    def __init__(self, buffer: Tensor, lenient: bool = False) -> None:
+        """`lenient`: a failure is told by the lane alone, and the future has the buffer as the job left it."""
+        self.buffer, self.lenient = buffer, lenient
+        device = buffer.device
+        self.ready: Any = None
+        if device.type != "cpu":
+            self.ready = torch.get_device_module(device).current_stream(device).record_event()
+        devices: list[int | str | torch.device] | None = None if self.ready is None else [device]
+        self.future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+
+    def keep(self) -> None:
+        self.future.set_result(self.buffer)
+
+    def fail(self, reason: Exception) -> None:
+        if self.lenient:
+            self.keep()
+        else:
+            error: Any = reason
+            self.future.set_exception(error)
+
+
 def _work(jobs: Jobs, lane: "weakref.ref[Lane]") -> None:
     while (item := jobs.get()) is not None:
-        job, future, on_failure = item
+        job, promises = item
         owner = lane()
         if owner is None:
             return
         try:
             if owner.broken is not None:
                 raise WorldError(f"rank {owner.world.rank}: an earlier bucket failed ({owner.broken})")
-            future.set_result(job(owner.world))
+            with _streams_behind(promises):
+                job(owner.world)
+                for promise in promises:  # here, so that whoever waits for them waits for the stream
+                    promise.keep()
         except Exception as reason:
             owner.broken = owner.broken or reason
-            if on_failure is not None:
-                future.set_result(on_failure)
-            else:
-                error: Any = reason
-                future.set_exception(error)
-        del item, job, future, owner, on_failure
+            for promise in promises:
+                if not promise.future.done():
+                    promise.fail(reason)
+        del item, job, promises, owner
+
+
+@contextmanager
+def _streams_behind(promises: Sequence[Promise]) -> Iterator[None]:
+    """A new stream of each accelerator, which begins when the numbers are there."""
+    with ExitStack() as entered:
+        streams: dict[torch.device, Any] = {}
+        for promise in promises:
+            device = promise.buffer.device
+            if promise.ready is None:
+                continue
+            if device not in streams:
+                module = torch.get_device_module(device)
+                streams[device] = module.Stream(device=device)
+                entered.enter_context(module.stream(streams[device]))
+            streams[device].wait_event(promise.ready)
+            promise.buffer.record_stream(streams[device])
+        yield
 
 
 def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta | None:
@@ -106,24 +146,6 @@ def group_count(group: dist.ProcessGroup | None) -> int:
     """How many groups this process knows, where that decides the name of the next one (a part of the ranks)."""
     partial = dist.get_world_size(group) < dist.get_world_size()
     return len(dist.distributed_c10d._world.pg_names) if partial else 0
-
-
-def _on_stream(job: Job, like: Tensor) -> Job:
-    """On an accelerator, a job runs on a stream of its own behind what the caller's stream has queued so far."""
-    if like.device.type == "cpu":
-        return job
-    module = torch.get_device_module(like.device)
-    ready = module.current_stream(like.device).record_event()
-
-    def run(world: Distributed) -> Tensor:
-        stream = module.Stream(device=like.device)
-        with module.stream(stream):
-            stream.wait_event(ready)
-            result = job(world)
-            result.record_stream(stream)
-            return result
-
-    return run
 
 
 @atexit.register
