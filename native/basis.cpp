@@ -41,10 +41,11 @@ void project(uintptr_t x, size_t rows, size_t length, uintptr_t columns, size_t 
     });
 }
 
-void rebuild(uintptr_t q, size_t rows, size_t length, uintptr_t columns, size_t kept, uintptr_t mean, float part,
-             uintptr_t given, uintptr_t out, int threads) {
+void rebuild(uintptr_t q, size_t rows, size_t length, uintptr_t columns, size_t kept, bool lying, uintptr_t mean,
+             float part, uintptr_t given, uintptr_t out, int threads) {
     nb::gil_scoped_release unlocked;
-    const std::vector<float> matrix = padded(floats(columns), length, kept, true);
+    const std::vector<float> matrix =
+        lying ? padded(floats(columns), kept, length, false) : padded(floats(columns), length, kept, true);
     const thinwire::Basis in{matrix.data(), length, kept};
     float *to = reinterpret_cast<float *>(out);
     thinwire::expect_to_fill(to, rows * length * sizeof(float));
@@ -60,6 +61,6 @@ void rebuild(uintptr_t q, size_t rows, size_t length, uintptr_t columns, size_t 
 void bind_basis(nb::module_ &m) {
     m.def("basis_project", &project, "x"_a, "rows"_a, "length"_a, "columns"_a, "kept"_a, "offset"_a, "part"_a, "out"_a,
           "threads"_a);
-    m.def("basis_rebuild", &rebuild, "q"_a, "rows"_a, "length"_a, "columns"_a, "kept"_a, "mean"_a, "part"_a, "given"_a,
-          "out"_a, "threads"_a);
+    m.def("basis_rebuild", &rebuild, "q"_a, "rows"_a, "length"_a, "columns"_a, "kept"_a, "lying"_a, "mean"_a, "part"_a,
+          "given"_a, "out"_a, "threads"_a);
 }

@@ -31,6 +31,8 @@ def check(x: Tensor, columns: Tensor, q: Tensor, mean: Tensor | None, offset: Te
     assert same(projected, reference.project(x, columns, offset, PART))
     rebuilt = basis.rebuild(q, columns, mean, PART, torch.empty_like(x))
     assert same(rebuilt, reference.rebuild(q, columns, mean, PART))
+    lying = columns.t().contiguous().t()  # the same numbers, column after column
+    assert same(basis.rebuild(q, lying, mean, PART, torch.empty_like(x)), rebuilt)
     left = basis.without(x, q, columns, mean, PART, torch.empty_like(x))
     assert same(left, reference.without(x, q, columns, mean, PART))
     assert same(left, x - rebuilt)

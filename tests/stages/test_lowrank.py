@@ -10,7 +10,7 @@ from thinwire.core.average import Turn, average
 from thinwire.core.codec import Codec
 from thinwire.core.slot import Slot
 from thinwire.core.together import together
-from thinwire.stages.lowrank import PowerSGD, orthonormal, unit_columns
+from thinwire.stages.lowrank import PowerSGD, orthonormal, unit_rows
 from thinwire.worlds.simulated import run, simulate
 
 
@@ -195,6 +195,6 @@ def test_orthonormal_of_anything(matrix: Tensor) -> None:
     torch.testing.assert_close(basis @ (basis.T @ scaled), scaled, atol=1e-5, rtol=0)
 
 
-def test_negligible_columns_are_replaced() -> None:
-    matrix, instead = torch.tensor([[3.0, 1e-9], [4.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 2.0]])
-    assert torch.equal(unit_columns(matrix, lambda: instead), torch.tensor([[0.6, 0.0], [0.8, 1.0]]))
+def test_negligible_directions_are_replaced() -> None:
+    matrix, instead = torch.tensor([[3.0, 4.0], [1e-9, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 2.0]])
+    assert torch.equal(unit_rows(matrix, lambda: instead), torch.tensor([[0.6, 0.8], [0.0, 1.0]]))

@@ -7,7 +7,7 @@ The longest additive prefix leads into the space where sums are taken; the rest 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -109,13 +109,14 @@ class Codec:
 
     # Sizes.
 
-    def specs(self, spec: Spec) -> list[Spec]:
+    @lru_cache(maxsize=4096)  # noqa: B019 (codecs are small, and equal ones share their entries)
+    def specs(self, spec: Spec) -> tuple[Spec, ...]:
         """What each stage sees, and last what leaves the chain."""
         specs = [spec]
         for stage in self.stages:
             spec = spec if stage.settings else stage.out(spec)
             specs.append(spec)
-        return specs
+        return tuple(specs)
 
     def sum_spec(self, spec: Spec) -> Spec:
         """The numbers of the space where sums are taken."""

@@ -195,12 +195,13 @@ def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 def _plain_rounds(tensors: Sequence[Tensor], ranks: int, aside: bool) -> Rounds[None]:
     """Divide, then sum: the order of plain DDP, so that results are equal bit for bit; `aside`: while others go on."""
-    summing = AllReduce([t.reshape(-1).div_(ranks) for t in tensors])
+    flat = [t.reshape(-1) for t in tensors]
+    torch._foreach_div_(flat, ranks)
+    summing = AllReduce(flat)
     if aside:
         ticket = yield Begin(summing)
         totals = yield Finish(ticket)
     else:
         totals = yield summing
-    for t, total in zip(tensors, totals, strict=True):
-        if total.data_ptr() != t.data_ptr() or t.numel() == 0:
-            t.copy_(total.view_as(t))
+    if len(tensors) > 1 or totals[0].data_ptr() != tensors[0].data_ptr():
+        torch._foreach_copy_(list(tensors), [total.view_as(t) for t, total in zip(tensors, totals, strict=True)])

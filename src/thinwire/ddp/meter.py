@@ -33,8 +33,9 @@ class Tally:
     decode_seconds: float = 0.0
 
     def add(self, other: "Tally") -> None:
-        for item in fields(self):
-            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+        sums = vars(self)  # a step adds one for every parameter: `fields` would take several times as long
+        for name, value in vars(other).items():
+            sums[name] += value
 
     def to_dict(self, ranks: int) -> dict[str, Any]:
         plain = 8 * (ranks - 1) * -(-self.elements // ranks)  # the bytes of an all-reduce in fp32

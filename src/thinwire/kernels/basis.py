@@ -13,7 +13,8 @@ from thinwire.errors import CodecError
 from thinwire.kernels.native import native_for, threads_for
 
 MOST_COLUMNS = 16  # from there on, torch's products are as fast
-MOST_NUMBERS = 8192  # of a basis that stays in the first-level cache
+MOST_NUMBERS = 8192  # of a basis that stays in the first-level cache while slices are projected
+MOST_REBUILT = 1 << 15  # and of one from which slices are rebuilt: it is read in order, from the second level too
 
 
 def project(rows: Tensor, columns: Tensor, offset: Tensor | None, part: float, out: Tensor) -> Tensor:
@@ -21,7 +22,7 @@ def project(rows: Tensor, columns: Tensor, offset: Tensor | None, part: float, o
     given = [rows, columns, out] if offset is None else [rows, columns, out, offset]
     (count, length), kept = rows.shape, columns.shape[1]
     _expect(out.shape == (count, kept) and (offset is None or offset.shape == out.shape), given)
-    native = _native_for(columns, given)
+    native = _native_for(columns, given, MOST_NUMBERS)
     if native is not None:
         shapes = (rows.data_ptr(), count, length, columns.data_ptr(), kept)
         native.basis_project(*shapes, _address(offset), part, out.data_ptr(), threads_for(rows.numel()))
@@ -50,17 +51,18 @@ def without(given: Tensor, q: Tensor, columns: Tensor, mean: Tensor | None, part
 def _rebuilt(q: Tensor, columns: Tensor, mean: Tensor | None, part: float, given: Tensor | None, out: Tensor) -> bool:
     (count, kept), length = q.shape, columns.shape[0]
     large = [out, *(t for t in (mean, given) if t is not None)]
-    _expect(all(t.shape == (count, length) for t in large), [q, columns, *large])
-    native = _native_for(columns, [q, columns, *large])
+    _expect(columns.shape[1] == kept and all(t.shape == (count, length) for t in large), [q, columns, *large])
+    lying = columns.t().is_contiguous()  # column after column
+    native = _native_for(columns, [q, columns.t() if lying else columns, *large], MOST_REBUILT)
     if native is not None:
-        shapes = (q.data_ptr(), count, length, columns.data_ptr(), kept)
+        shapes = (q.data_ptr(), count, length, columns.data_ptr(), kept, lying)
         held = (_address(mean), part, _address(given), out.data_ptr())
         native.basis_rebuild(*shapes, *held, threads_for(out.numel()))
     return native is not None
 
 
-def _native_for(columns: Tensor, tensors: list[Tensor]) -> ModuleType | None:
-    narrow = 0 < columns.shape[1] <= MOST_COLUMNS and columns.numel() <= MOST_NUMBERS
+def _native_for(columns: Tensor, tensors: list[Tensor], most: int) -> ModuleType | None:
+    narrow = 0 < columns.shape[1] <= MOST_COLUMNS and columns.numel() <= most
     return native_for(*tensors) if narrow and all(t.dtype == torch.float32 for t in tensors) else None
 
 

@@ -12,10 +12,12 @@ from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage, State
+from thinwire.kernels.basis import rebuild, without
 from thinwire.kernels.reference.hashing import hash32, uniform24
 from thinwire.kernels.shares import magnitude
 
 _NEGLIGIBLE = 1e-5  # a direction with less than this share of the largest one is rounding noise
+_TINY, _HUGE = 1e-15, 1e15  # squares of magnitudes between them are fp32, and so are long sums of them
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,9 +26,10 @@ class PowerSGD(Stage):
 
     The ranks sum their M_k Q, and A is an orthonormal basis of the sum; then they sum their M_k^T A, which is linear
     in M_k. M^T A, its columns normalised, is the next step's Q (warm start), so that A follows the leading singular
-    vectors. Negligible columns of it are drawn anew. A matrix has the rows of the tensor's first dimension; tensors
-    of one dimension and those that would shrink less than `least` times travel plain, as all do in the first `warmup`
-    steps. Two dependent all-reduces; r (rows + columns) numbers. Vogels et al., NeurIPS 2019.
+    vectors. Negligible columns of it are drawn anew; both lie column after column. A matrix has the rows of the
+    tensor's first dimension; tensors of one dimension and those that would shrink less than `least` times travel
+    plain, as all do in the first `warmup` steps. Two dependent all-reduces; r (rows + columns) numbers. Vogels et
+    al., NeurIPS 2019.
     """
 
     name: ClassVar[str] = "powersgd"
@@ -72,30 +75,31 @@ class PowerSGD(Stage):
         rows, columns, rank = self.factors(scene.spec)
         q = scene.state.get("q")
         if q is None:
-            q = unit_columns(random_matrix(scene.shared_key(), columns, rank, x.device))
-        (summed,) = yield AllReduce([(x.reshape(rows, columns) @ q).view(-1)])
+            q = unit_rows(random_rows(scene.shared_key(), rank, columns, x.device))
+        (summed,) = yield AllReduce([(x.reshape(rows, columns) @ q.T).view(-1)])
         scene.stash = {}
         return orthonormal(summed.view(rows, rank))
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        """A^T M, row by row. M^T A and Q by columns would take torch's products several times as long."""
         rows, columns, _ = self.factors(scene.spec)
-        return Encoded((x.reshape(rows, columns).T @ scene.context).view(-1))
+        return Encoded((scene.context.T @ x.reshape(rows, columns)).view(-1))
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         rows, columns, rank = self.factors(scene.spec)
-        factor = encoded.values.view(columns, rank)
+        factor = encoded.values.view(rank, columns)
         if scene.stash is not None and scene.contributions == scene.ranks:
             scene.stash.setdefault("factor", factor)
         matrix = out.view(rows, columns)
         if add:
-            matrix.addmm_(scene.context, factor.T)
+            matrix.addmm_(scene.context, factor)
         else:
-            torch.mm(scene.context, factor.T, out=matrix)
+            rebuild(scene.context, factor.T, None, 0.0, out=matrix)
 
     def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
         rows, columns, rank = self.factors(scene.spec)
-        matrix, factor = given.view(rows, columns), own.view(columns, rank)
-        torch.addmm(matrix, scene.context, factor.T, alpha=-1, out=out.view(rows, columns))
+        matrix, factor = given.view(rows, columns), own.view(rank, columns)
+        without(matrix, scene.context, factor.T, None, 0.0, out=out.view(rows, columns))
         return True
 
     def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
@@ -107,33 +111,35 @@ class PowerSGD(Stage):
         scene.state["steps"] += 1
         if scene.stash is not None:
             factor = scene.stash["factor"]
-            key, (columns, rank) = scene.shared_key(), factor.shape
-            scene.state["q"] = unit_columns(factor, lambda: random_matrix(key, columns, rank, factor.device))
+            key, (rank, columns) = scene.shared_key(), factor.shape
+            scene.state["q"] = unit_rows(factor, lambda: random_rows(key, rank, columns, factor.device))
 
 
-def random_matrix(key: int, rows: int, columns: int, device: torch.device) -> Tensor:
+def random_rows(key: int, rows: int, columns: int, device: torch.device) -> Tensor:
     """Entries uniform in [-1/2, 1/2), equal on every rank and device."""
     return uniform24(hash32(key, 0, rows * columns, device)).view(rows, columns) - 0.5
 
 
-def unit_columns(matrix: Tensor, instead: Callable[[], Tensor] | None = None) -> Tensor:
-    """Columns of norm 1; negligible ones are replaced by those of `instead`."""
-    norms: Tensor = torch.linalg.vector_norm(matrix, dim=0, dtype=torch.float64)
-    if instead is not None and bool((weak := norms <= _NEGLIGIBLE * norms.amax()).any()):
-        matrix = torch.where(weak, instead(), matrix)
-        norms = torch.linalg.vector_norm(matrix, dim=0, dtype=torch.float64)
+def unit_rows(matrix: Tensor, instead: Callable[[], Tensor] | None = None) -> Tensor:
+    """Rows of norm 1; negligible ones are replaced by those of `instead`."""
+    norms: Tensor = torch.linalg.vector_norm(matrix, dim=1, keepdim=True, dtype=torch.float64)
+    if instead is not None and min(lengths := norms.view(-1).tolist()) <= (least := _NEGLIGIBLE * max(lengths)):
+        matrix = torch.where(norms <= least, instead(), matrix)
+        norms = torch.linalg.vector_norm(matrix, dim=1, keepdim=True, dtype=torch.float64)
     return (matrix / norms.clamp_min(1e-300)).float()
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
     """Orthonormal columns whose span contains the matrix's; NaN throughout if it is not finite.
 
-    Householder reflections give them for dependent and zero columns too. Columns are first brought to a largest
-    magnitude of 1, so that neither tiny nor huge gradients leave the range of fp32.
+    Householder reflections give them for dependent and zero columns too. Tiny and huge columns are first brought to a
+    largest magnitude of 1, so that their lengths do not leave the range of fp32.
     """
-    largest = matrix.abs().amax(0)
-    if not bool(torch.isfinite(largest).all()):
+    largest = magnitude(matrix)
+    if largest == math.inf:
         return torch.full_like(matrix, float("nan"))
-    scaled = matrix / torch.where(largest > 0, largest, torch.ones_like(largest))
-    basis: Tensor = torch.linalg.qr(scaled).Q
+    if not _TINY < largest < _HUGE:
+        columns = matrix.abs().amax(0)
+        matrix = matrix / torch.where(columns > 0, columns, torch.ones_like(columns))
+    basis: Tensor = torch.linalg.qr(matrix).Q
     return basis.contiguous()
