@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.contract.rows import ROWS, gradients, simulate
-from thinwire.core import sharded
+from thinwire.core import cut, sharded
 from thinwire.core.average import Turn, average
 from thinwire.core.codec import Codec
 from thinwire.core.ops import Hops
@@ -58,13 +58,13 @@ def test_hops_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monke
 def test_halves_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = two_steps(row, ranks, shape)
     monkeypatch.setattr(sharded, "LONG", 1)
-    monkeypatch.setattr(sharded, "HALF", 1)
+    monkeypatch.setattr(cut, "HALF", 1)
     halves = two_steps(row, ranks, shape)
     assert_same(halves, whole)
 
 
 def test_very_long_messages_travel_in_halves() -> None:
-    numel = 4 * 2 * (2 * sharded.HALF)  # four ranks, four bits each
+    numel = 4 * 2 * (2 * cut.HALF)  # four ranks, four bits each
     for row, given, count in (
         ("qsgd(bits=4)", numel, 2),
         ("qsgd(bits=4)", numel // 2, 1),
@@ -74,7 +74,7 @@ def test_very_long_messages_travel_in_halves() -> None:
         turn = Turn(0, 4, reduction="sharded")
         op = average(Codec.parse(row), torch.ones(given), Slot(), turn).send(None)
         assert isinstance(op, Hops)
-        assert op.count == count
+        assert len(op.items) == count
 
 
 def hops(row: str, ranks: int, numel: int) -> list[list[Any]]:
@@ -153,7 +153,7 @@ def test_hops_of_several_tensors_are_shared(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_tensor_of_a_journey_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the meter books of each is what it sends by itself, also in halves."""
     monkeypatch.setattr(sharded, "LONG", 1)
-    monkeypatch.setattr(sharded, "HALF", 1)
+    monkeypatch.setattr(cut, "HALF", 1)
     ranks, shapes = 3, [(5000,), (9, 5), (700,)]
     tallies = [[Tally() for _ in shapes] for _ in range(ranks)]
 
@@ -225,3 +225,13 @@ def test_what_is_taken_off_is_what_is_decoded(chain: str) -> None:
     decode_message([Link(stage, scene)], message, decoded)
     assert stage.take_off(message, scene, less)
     assert torch.equal(less, y - decoded)
+
+
+@pytest.mark.parametrize("row", ["qsgd(bits=8)", "qsgd(bits=8) | huffman"])
+@pytest.mark.parametrize("reduction", ["sharded", "gathered", "ring"])
+def test_every_reduction_takes_the_mean(row: str, reduction: str) -> None:
+    """The share of a mean is taken once, whoever divides: the encoder or the pass before it."""
+    given = gradients(4, (5000,))
+    wanted = torch.stack(given).mean(0)
+    outcome = simulate(row, given, reduction=reduction)
+    assert float((outcome.means[0] - wanted).norm() / wanted.norm()) < 0.06

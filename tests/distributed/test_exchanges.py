@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import thinwire
 from tests.distributed.processes import run_ranks
-from thinwire.core import sharded
+from thinwire.core import cut, sharded
 from thinwire.core.average import average
 from thinwire.worlds import exchanges
 from thinwire.worlds.distributed import Distributed
@@ -64,7 +64,7 @@ def test_a_place_is_cut_into_its_items_and_into_what_comes(sizes: list[int], wor
 
 def averages(rank: int, ranks: int) -> dict[str, Any]:
     """The same average with messages in pieces, and as other backends send them, in pairs of send and receive."""
-    sharded.LONG, sharded.HALF, exchanges._TAIL, exchanges._PARCEL = 1, 1, 16, 1
+    sharded.LONG, cut.HALF, exchanges._TAIL, exchanges._PARCEL = 1, 1, 16, 1
     means = {}
     for row in ("qsgd(bits=4)", "qsgd(bits=4) | huffman", "sign"):
         for devices in ({"cpu"}, set[str]()):

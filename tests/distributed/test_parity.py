@@ -14,7 +14,7 @@ import torch.distributed as dist
 import thinwire
 from tests.contract.rows import ROWS, Poisoned, gradients, simulate, weights
 from tests.distributed.processes import run_ranks
-from thinwire.core import sharded
+from thinwire.core import cut, sharded
 from thinwire.core.average import average
 from thinwire.worlds import exchanges
 from thinwire.worlds.distributed import Distributed
@@ -50,7 +50,7 @@ def average_in_hops(rank: int, ranks: int) -> dict[str, Any]:
     """The wire chains once more, as if their messages were long: in hops, in halves, and in pieces."""
     results, world = {}, Distributed()
     world.buffers, exchanges._TAIL, exchanges._PARCEL = Poisoned(), 16, 1
-    sharded.LONG = sharded.HALF = 1
+    sharded.LONG = cut.HALF = 1
     for row in ROWS:
         codec, slot = thinwire.Codec.parse(row), thinwire.Slot()
         for step in range(STEPS if codec.wire else 0):

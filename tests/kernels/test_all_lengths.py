@@ -21,15 +21,11 @@ def test_quantisers(scheme: str, bits: int) -> None:
         x, bucket = NUMBERS[:numel], (512, 100)[numel % 2]
         args = (x, bits, bucket, ("max", "l2")[numel // 2 % 2], 7, numel)
         symbols, scales = getattr(reference, f"{scheme}_symbols")(*args)
-        written = (
-            torch.empty(scales.numel(), dtype=torch.uint8),
-            torch.empty(packing.packed_size(numel, bits), dtype=torch.uint8),
-        )
-        getattr(quantise, f"{scheme}_encode")(*args, *written)
-        assert torch.equal(written[0], scales)
-        assert torch.equal(written[1], packing_reference.pack(symbols, bits))
+        message = torch.empty(scales.numel() + packing.packed_size(numel, bits), dtype=torch.uint8)
+        getattr(quantise, f"{scheme}_encoder")(*args)(0, numel, message)
+        assert torch.equal(message, torch.cat([scales, packing_reference.pack(symbols, bits)]))
         ours, theirs = torch.ones(numel), torch.ones(numel)
-        getattr(quantise, f"{scheme}_decode")(*written, bits, bucket, ours, True)
+        getattr(quantise, f"{scheme}_decoder")(bits, bucket, ours, True)(0, numel, message)
         getattr(reference, f"{scheme}_dequantise")(symbols, scales, bits, bucket, theirs, True)
         assert torch.equal(ours, theirs)
 

@@ -88,7 +88,7 @@ def test_compiled_encoders_equal_reference(scheme: str, bits: int, variant: str)
             assert torch.equal(found_scales, scales), (bucket, n, given)
             assert torch.equal(found, symbols), (bucket, n, given)
             message = unaligned(scales.numel() + packing.packed_size(n, bits))
-            getattr(quantise, f"{scheme}_encode")(x, *given, message)
+            getattr(quantise, f"{scheme}_encoder")(x, *given)(0, n, message)
             assert torch.equal(message, torch.cat([scales, packing.pack(symbols, bits)])), (bucket, n, given)
 
 
@@ -108,13 +108,13 @@ def test_compiled_decoders_equal_reference(scheme: str, bits: int, variant: str)
                 expected, plain, fused = (torch.linspace(-1, 1, n) for _ in range(3))
                 getattr(reference, f"{scheme}_dequantise")(symbols, scales, *tail(scheme, bits, bucket), expected, add)
                 getattr(quantise, f"{scheme}_dequantise")(symbols, scales, *tail(scheme, bits, bucket), plain, add)
-                getattr(quantise, f"{scheme}_decode")(message, *tail(scheme, bits, bucket), fused, add)
+                getattr(quantise, f"{scheme}_decoder")(*tail(scheme, bits, bucket), fused, add)(0, n, message)
                 assert same(plain, expected), (bucket, n, add)
                 assert same(fused, expected), (bucket, n, add)
                 opposite = scales.clone().view(torch.float32).neg().view(torch.uint8)
                 taken_off, expected = torch.linspace(-1, 1, n), torch.linspace(-1, 1, n)
                 given = tail(scheme, bits, bucket)
-                getattr(quantise, f"{scheme}_decode")(message, *given, taken_off, add, negated=True)
+                getattr(quantise, f"{scheme}_decoder")(*given, taken_off, add, negated=True)(0, n, message)
                 getattr(reference, f"{scheme}_dequantise")(symbols, opposite, *given, expected, add)
                 assert same(taken_off, expected), (bucket, n, add)
 
@@ -240,8 +240,8 @@ def test_two_bits_have_three_values() -> None:
         (quantise.clip_to_sigma(x, 512, 2.5), 2.5 * sigma),
     ):
         message = torch.empty(32 + 1024, dtype=torch.uint8)
-        quantise.uniform_encode(given, 2, 512, "max", 4, 0, message)
-        quantise.uniform_decode(message, 2, 512, out, False)
+        quantise.uniform_encoder(given, 2, 512, "max", 4, 0)(0, given.numel(), message)
+        quantise.uniform_decoder(2, 512, out, False)(0, out.numel(), message)
         assert torch.allclose(out.view(8, 512).abs().amax(1), largest)
         assert all(len(row.unique()) <= 3 for row in out.view(8, 512))
 
@@ -272,12 +272,12 @@ def test_wrong_options_are_refused() -> None:
 def test_buffers_of_a_wrong_size_are_refused() -> None:
     x, out = torch.zeros(100), torch.zeros(100)
     message = torch.zeros(28 + 52, dtype=torch.uint8)
-    quantise.uniform_encode(x, 4, 16, "max", 0, 0, message)
+    quantise.uniform_encoder(x, 4, 16, "max", 0, 0)(0, x.numel(), message)
     for wrong in (message[1:], message[:0], torch.cat([message, message[:1]]), message.float()):
         with pytest.raises(WireError, match="another codec"):
-            quantise.uniform_encode(x, 4, 16, "max", 0, 0, wrong)
+            quantise.uniform_encoder(x, 4, 16, "max", 0, 0)(0, x.numel(), wrong)
         with pytest.raises(WireError, match="another codec"):
-            quantise.uniform_decode(wrong, 4, 16, out, True)
+            quantise.uniform_decoder(4, 16, out, True)(0, out.numel(), wrong)
     with pytest.raises(WireError, match="another codec"):
         quantise.uniform_dequantise(message, message[1:], 4, 16, out, True)
     with pytest.raises(WireError, match="as many symbols"):
@@ -300,10 +300,10 @@ def test_threads_change_nothing(scheme: str, bits: int, threads: int, monkeypatc
         torch.set_num_threads(threads)
         try:
             found, found_scales = getattr(quantise, f"{scheme}_symbols")(x, *given)
-            getattr(quantise, f"{scheme}_encode")(x, *given, message)
+            getattr(quantise, f"{scheme}_encoder")(x, *given)(0, n, message)
             plain, fused = torch.ones(n), torch.ones(n)
             getattr(quantise, f"{scheme}_dequantise")(symbols, scales, *tail(scheme, bits, bucket), plain, True)
-            getattr(quantise, f"{scheme}_decode")(message, *tail(scheme, bits, bucket), fused, True)
+            getattr(quantise, f"{scheme}_decoder")(*tail(scheme, bits, bucket), fused, True)(0, n, message)
         finally:
             torch.set_num_threads(1)
         assert torch.equal(found, symbols)
@@ -311,3 +311,31 @@ def test_threads_change_nothing(scheme: str, bits: int, threads: int, monkeypatc
         assert torch.equal(message, torch.cat([scales, packing.pack(symbols, bits)]))
         assert torch.equal(plain, expected)
         assert torch.equal(fused, expected)
+
+
+@pytest.mark.parametrize(("scheme", "bits"), SCHEMES)
+def test_ranges_are_those_of_the_whole(scheme: str, bits: int, variant: str) -> None:
+    """A range's message is that of its numbers at their positions, and is read into its place alone."""
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    encode = getattr(quantise, f"{scheme}_encoder")(x, *options(scheme, bits, 64, "max", 5, 7))
+    for low, high in ((0, 1000), (0, 1), (64, 300), (333, 1000), (1000, 1000)):
+        n, given = high - low, options(scheme, bits, 64, "max", 5, 7 + low)
+        size = getattr(quantise, f"{scheme}_symbols")(x[low:high], *given)[1].numel() + packing.packed_size(n, bits)
+        ranged, alone = (torch.empty(size, dtype=torch.uint8) for _ in range(2))
+        encode(low, high, ranged)
+        getattr(quantise, f"{scheme}_encoder")(x[low:high].clone(), *given)(0, n, alone)
+        assert torch.equal(ranged, alone)
+        out, part = torch.ones(1000), torch.ones(n)
+        getattr(quantise, f"{scheme}_decoder")(*tail(scheme, bits, 64), out, True)(low, high, ranged)
+        getattr(quantise, f"{scheme}_decoder")(*tail(scheme, bits, 64), part, True)(0, n, alone)
+        assert same(out[low:high], part)
+        assert bool((torch.cat([out[:low], out[high:]]) == 1).all())
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1, 4), (3, 2), (5, 11)])
+def test_ranges_lie_among_the_numbers(low: int, high: int) -> None:
+    message = torch.empty(64, dtype=torch.uint8)
+    with pytest.raises(CodecError, match="not among 10"):
+        quantise.uniform_encoder(torch.zeros(10), 4, 16, "max", 0, 0)(low, high, message)
+    with pytest.raises(CodecError, match="not among 10"):
+        quantise.uniform_decoder(4, 16, torch.zeros(10), True)(low, high, message)

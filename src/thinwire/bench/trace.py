@@ -15,6 +15,7 @@ from torch import Tensor
 
 from thinwire import Handle, Stage
 from thinwire.core.ops import Begin, Finish, Hops, Op, Rounds, SendRecv
+from thinwire.kernels.quantise import Coder
 from thinwire.worlds.distributed import Distributed
 from thinwire.worlds.exchanges import Flight
 
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 MAIN = "training"
 CODING = {"encode": "encode", "encode_into": "encode", "decode": "decode", "decode_from": "decode"}
+PREPARING = {"writer": "encode", "reader": "decode"}  # what they return does the work
 
 
 class Event(NamedTuple):
@@ -157,11 +159,14 @@ def traced(handle: Handle, recorder: Recorder) -> Iterator[None]:
 @contextmanager
 def _watched_stage(kind: type[Stage], recorder: Recorder) -> Iterator[None]:
     """Wrap the methods that encode and decode, its own and inherited ones, unless they do nothing."""
-    works = {method: getattr(kind, method) for method in CODING}
+    prepares = kind.writer is not Stage.writer
+    names = PREPARING | {"encode": "encode", "decode": "decode"} if prepares else CODING
+    works = {method: getattr(kind, method) for method in names}
     own = {method: work for method, work in works.items() if method in vars(kind)}
     watched = [method for method, work in works.items() if work is not getattr(Stage, method)]
     for method in watched:
-        setattr(kind, method, _noting(works[method], CODING[method], kind.name, recorder))
+        wrap = _noting_what_is_prepared if method in PREPARING else _noting
+        setattr(kind, method, wrap(works[method], names[method], kind.name, recorder))
     try:
         yield
     finally:
@@ -182,6 +187,16 @@ def _noting(work: Callable[..., T], name: str, stage: str, recorder: Recorder) -
             recorder.add(name, began, stage=stage)
 
     return run
+
+
+def _noting_what_is_prepared(
+    prepare: Callable[..., Coder], name: str, stage: str, recorder: Recorder
+) -> Callable[..., Coder]:
+    @wraps(prepare)
+    def prepared(*arguments: Any, **options: Any) -> Coder:
+        return _noting(prepare(*arguments, **options), name, stage, recorder)
+
+    return prepared
 
 
 def chrome_events(ranks: Sequence[Sequence[Event]]) -> list[dict[str, Any]]:

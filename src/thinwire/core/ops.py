@@ -6,8 +6,8 @@ because all ranks send the same ones; otherwise the world sends every length fir
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -96,36 +96,52 @@ class Traffic:
     received: int = 0
 
 
+class Carried(Protocol):
+    """Something that sends and receives one message in every leg of a journey."""
+
+    size: int | None  # bytes of each message, if all ranks know them
+    traffic: Traffic
+
+    def give(self, leg: int) -> Tensor:
+        """What is sent; it must last until it has been sent and the same leg's message is taken."""
+
+    def take(self, leg: int, message: Tensor) -> None:
+        """What came; it lasts as long as the call."""
+
+
 @dataclass(frozen=True, eq=False)
 class Hops:
     """A journey of several exchanges, one after the other, with work in between done while messages travel.
 
-    Every leg carries `count` items. The world asks for item i of leg h with `given(h, i)` and hands over what came in
-    its place with `taken(h, i, item)`: before item i of a leg that needs this one, and otherwise while the next leg's
-    items are under way. What is given must last until it has been sent and the same leg's item is taken; what is taken
-    lasts as long as the call. `sizes` are those of a leg's items, if all ranks know them.
+    Every leg carries a message of each item. The world asks for that of item i with `given(leg, i)` and hands over
+    what came in its place with `taken(leg, i, message)`: before item i of a leg that needs this one, and otherwise
+    while the next leg's messages are under way.
     """
 
     legs: Sequence[Leg]
-    count: int
-    sizes: Sequence[int] | None
+    items: Sequence[Carried]
     device: torch.device
-    give: Callable[[int, int], Tensor]
-    take: Callable[[int, int, Tensor], None]
-    traffic: Traffic = field(default_factory=Traffic)
+
+    @property
+    def sizes(self) -> list[int] | None:
+        """Of a leg's messages, if all ranks know them."""
+        sizes = [item.size for item in self.items]
+        return None if None in sizes else sizes  # type: ignore[return-value]
 
     def given(self, leg: int, at: int) -> Tensor:
-        item = self.give(leg, at)
-        self.traffic.sent += item_bytes(item, self.sizes is not None)
-        return item
+        item = self.items[at]
+        message = item.give(leg)
+        item.traffic.sent += item_bytes(message, exact=False) if item.size is None else item.size
+        return message
 
-    def taken(self, leg: int, at: int, item: Tensor) -> None:
-        self.traffic.received += item_bytes(item, self.sizes is not None)
-        self.take(leg, at, item)
+    def taken(self, leg: int, at: int, message: Tensor) -> None:
+        item = self.items[at]
+        item.traffic.received += item_bytes(message, exact=False) if item.size is None else item.size
+        item.take(leg, message)
 
     def sent(self, rank: int, ranks: int) -> int:
         """Bytes of the journey, once it has been made."""
-        return self.traffic.sent
+        return sum(item.traffic.sent for item in self.items)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,21 +171,7 @@ Rounds: TypeAlias = Generator[Op, Any, T]
 
 def merged(journeys: Sequence[Hops]) -> Hops:
     """Journeys of the same legs as one: each leg carries the items of all, in their order."""
-    first = journeys[0]
-    if len(journeys) == 1:
-        return first
-    owners = [(journey, at) for journey in journeys for at in range(journey.count)]
-    sizes = None if first.sizes is None else [size for journey in journeys for size in journey.sizes or ()]
-
-    def give(leg: int, at: int) -> Tensor:
-        journey, its = owners[at]
-        return journey.given(leg, its)
-
-    def take(leg: int, at: int, item: Tensor) -> None:
-        journey, its = owners[at]
-        journey.taken(leg, its, item)
-
-    return Hops(first.legs, len(owners), sizes, first.device, give, take)
+    return Hops(journeys[0].legs, [item for journey in journeys for item in journey.items], journeys[0].device)
 
 
 def item_bytes(item: Tensor, exact: bool) -> int:
@@ -185,7 +187,7 @@ def received_bytes(op: Collective, reply: Any, rank: int, ranks: int) -> int:
     if isinstance(op, SendRecv):
         return 0 if op.to == rank else sum(item_bytes(t, op.sizes is not None) for t in reply[0])
     if isinstance(op, Hops):
-        return op.traffic.received
+        return sum(item.traffic.received for item in op.items)
     return sum(item_bytes(t, op.exact) for source, items in enumerate(reply) if source != rank for t in items)
 
 

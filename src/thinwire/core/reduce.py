@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.cut import Cut, shard_length, size_of
 from thinwire.core.given import Make
 from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, Rounds, SendRecv
 from thinwire.core.parts import part_bounds
 from thinwire.core.ring import Encodeds, ring
-from thinwire.core.sharded import SECOND_ENCODING, Cut, Numbers, Want, shard_length, sharded, size_of
+from thinwire.core.sharded import SECOND_ENCODING, Numbers, Want, sharded
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
 from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size, take_off
@@ -166,9 +167,9 @@ def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Ro
 
     def sealed(j: int, values: Tensor, hop: int) -> Tensor:
         low, high = cut.shards[j]
-        message = cut.encoded(values, j, hop * SECOND_ENCODING)
+        message = cut.encoder(values, cut.shards[j][0], hop * SECOND_ENCODING)(j)
         delivered = torch.empty_like(values)
-        cut.decode(message, delivered, j, add=False)
+        cut.decoder(delivered, cut.shards[j][0])(j, message)
         own[low:high] -= values - delivered
         return message
 
@@ -185,13 +186,13 @@ def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Ro
         j = (rank - hop) % ranks
         low, high = cut.shards[j]
         values = y[low:high].clone()
-        cut.decode(received, values, j, add=True)
+        cut.decoder(values, low, add=True)(j, received)
         message = sealed(j, values, hop)
     total = torch.empty_like(y)
     for hop in range(ranks):
         j = (rank + 1 - hop) % ranks
         low, high = cut.shards[j]
-        cut.decode(message, total[low:high], j, add=False)
+        cut.decoder(total[low:high], low)(j, message)
         if hop < ranks - 1:
             message = yield from passed_on(message)
     return total, own

@@ -11,6 +11,7 @@ from thinwire.core.given import Given
 from thinwire.core.ops import Rounds
 from thinwire.core.options import check_options, print_options
 from thinwire.core.spec import DTYPES, Kind, Size, Spec
+from thinwire.kernels.quantise import Coder
 from thinwire.kernels.reference.hashing import make_key
 
 if TYPE_CHECKING:
@@ -244,6 +245,18 @@ class Stage:
     def decode_from(self, message: Tensor, scene: Scene, out: Tensor, add: bool) -> bool:
         """Decode side and payload straight from `message`; False: not supported."""
         return False
+
+    # The same, prepared for all numbers of a segment and then called with a range of them and its message. Between the
+    # messages of a journey the caches hold gradients, and whatever Python does there takes several times as long.
+
+    def writer(self, x: Tensor, scene: Scene) -> Coder | None:
+        """What will encode ranges of x, which may not be there yet, into messages of the exact size; None: not
+        supported."""
+        return None
+
+    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder | None:
+        """What will write (or add) what messages say into ranges of `out`, or the opposite; None: not supported."""
+        return None
 
     def take_off(self, message: Tensor, scene: Scene, y: Tensor) -> bool:
         """y less what `message` decodes to, in one pass; False: not supported."""

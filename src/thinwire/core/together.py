@@ -4,8 +4,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Hops, Op, Rounds, SendRecv, merged
 
 T = TypeVar("T")
@@ -56,8 +54,8 @@ def _sort(i: int, op: Op) -> Hashable:
             return ("broadcast", root, items[0].dtype, items[0].device)
         case SendRecv(items, to, source, sizes):
             return ("hop", to, source, sizes is None, items[0].dtype, items[0].device)
-        case Hops(legs, _, sizes, device):
-            return ("hops", tuple(legs), sizes is None, device)
+        case Hops(legs, _, device):
+            return ("hops", tuple(legs), op.sizes is None, device)
         case _:
             return i
 
@@ -78,7 +76,7 @@ def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
     counts = [len(op.items) for op in ops]  # type: ignore[union-attr]
     items = [t for op in ops for t in op.items]  # type: ignore[union-attr]
     if isinstance(first, SendRecv):
-        received, asides = yield _merged_hop([op for op in ops if isinstance(op, SendRecv)], items)
+        received, asides = yield _merged_hop([op for op in ops if isinstance(op, SendRecv)])
         return [(received[a:b], aside) for (a, b), aside in zip(_ranges(counts), asides, strict=True)]
     reply = yield replace(first, items=items)  # type: ignore[arg-type]
     if isinstance(first, AllGather):
@@ -86,8 +84,9 @@ def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
     return [reply[a:b] for a, b in _ranges(counts)]
 
 
-def _merged_hop(ops: list[SendRecv], items: list[Tensor]) -> SendRecv:
+def _merged_hop(ops: list[SendRecv]) -> SendRecv:
     """What is to be done meanwhile is done for all of them."""
+    items = [t for op in ops for t in op.items]
     sizes = None if ops[0].sizes is None else [size for op in ops for size in op.sizes or ()]
     return replace(
         ops[0], items=items, sizes=sizes, meanwhile=lambda: [op.meanwhile() if op.meanwhile else None for op in ops]

@@ -1,11 +1,15 @@
 """The bucketed quantisers, compiled where possible; `reference.quantise` says what they compute.
 
-Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; `*_encode` writes a
-message, scales and then packed codes; `*_decode` reads one and overwrites or adds to `out`, or the opposite of what it
-says (`negated`); `*_dequantise` works from plain codes. Bytes may lie at any address. `key` and `base` (position of
-element 0) fix the random draws. With `ranks`, x / ranks is what is encoded: a share of a mean that need not be written
-down first.
+Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; an encoder writes a
+range of numbers as a message, scales and then packed codes; a decoder reads one and overwrites or adds to a range of
+`out`, or the opposite of what it says (`negated`); `*_dequantise` works from plain codes. Encoders and decoders are
+prepared for all numbers, which may come later, and then asked for ranges. Messages may lie at any address. `key` and
+`base` (position of element 0) fix the random draws. With `ranks`, x / ranks is what is encoded: a share of a mean
+that need not be written down first.
 """
+
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,26 +21,29 @@ from thinwire.kernels.reference import quantise as reference
 from thinwire.kernels.reference.quantise import Norm, bucket_count
 from thinwire.kernels.shares import check_ranks
 
+Coder: TypeAlias = Callable[[int, int, Tensor], None]  # the first number, the one behind the last, their message
+
 __all__ = [
+    "Coder",
     "Norm",
     "bucket_count",
     "clip_to_sigma",
-    "exponential_decode",
+    "exponential_decoder",
     "exponential_dequantise",
-    "exponential_encode",
+    "exponential_encoder",
     "exponential_symbols",
-    "levels_decode",
+    "levels_decoder",
     "levels_dequantise",
-    "levels_encode",
+    "levels_encoder",
     "levels_symbols",
     "packed_size",
-    "sign_decode",
+    "sign_decoder",
     "sign_dequantise",
-    "sign_encode",
+    "sign_encoder",
     "sign_symbols",
-    "uniform_decode",
+    "uniform_decoder",
     "uniform_dequantise",
-    "uniform_encode",
+    "uniform_encoder",
     "uniform_symbols",
 ]
 
@@ -123,26 +130,30 @@ def _symbols(
     return symbols, scales
 
 
-def _encode(
-    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, message: Tensor,
-    ranks: int = 1,
-) -> None:  # fmt: skip
+def _encoder(
+    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, ranks: int = 1
+) -> Coder:
     _check_options(scheme, levels, bits, bucket, norm)
     check_ranks(ranks)
     _check_data(x)
-    n = x.numel()
-    scales = _check_message(scheme, message, n, bits, bucket)
-    native = native_for(x, levels, message)
-    if native is None:
-        share = x.detach() if ranks == 1 else x.detach() / ranks
-        coded = _reference_symbols(scheme, share, levels, bits, bucket, norm, key, base)
+    native, at, end, l2 = native_for(x, levels), x.data_ptr(), x.numel(), norm == "l2"
+    table, key, x = (levels.data_ptr(), levels.numel()), key & _MASK64, x.detach()
+
+    def encode(low: int, high: int, message: Tensor) -> None:
+        n = _check_range(low, high, end)
+        scales = _check_message(scheme, message, n, bits, bucket)
+        if native is not None and message.is_cpu and message.is_contiguous():
+            to = message.data_ptr()
+            native.quantise_encode(
+                scheme, at + 4 * low, n, *table, ranks, bits, bucket, l2, key, base + low & _MASK32, to, to + scales,
+                threads_for(n),
+            )  # fmt: skip
+            return
+        share = x[low:high] if ranks == 1 else x[low:high] / ranks
+        coded = _reference_symbols(scheme, share, levels, bits, bucket, norm, key, base + low)
         reference.pack_into(*coded, bits, message[:scales], message[scales:])
-        return
-    to = message.data_ptr()
-    native.quantise_encode(
-        scheme, x.data_ptr(), n, levels.data_ptr(), levels.numel(), ranks, bits, bucket, norm == "l2",
-        key & _MASK64, base & _MASK32, to, to + scales, threads_for(n),
-    )  # fmt: skip
+
+    return encode
 
 
 def _dequantise(
@@ -171,25 +182,32 @@ def _dequantise(
         reference.sign_dequantise(symbols, scales, bucket, out, add)
 
 
-def _decode(
-    scheme: str, message: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool
-) -> None:
+def _decoder(scheme: str, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool) -> Coder:
     _check_options(scheme, levels, bits, bucket, "max")
     _check_data(out)
-    n = out.numel()
-    scales = _check_message(scheme, message, n, bits, bucket)
-    native = native_for(message, levels, out)
-    if native is not None:
-        at = message.data_ptr()
-        native.quantise_decode(
-            scheme, at, at + scales, levels.data_ptr(), levels.numel(), bits, bucket, out.data_ptr(), n, add, negated,
-            threads_for(n),
-        )  # fmt: skip
-        return
-    side = message[:scales]
-    if negated:
-        side = side.clone().view(torch.float32).neg().view(torch.uint8)
-    _dequantise(scheme, unpack(message[scales:], n, bits), side, levels, bits, bucket, out, add)
+    native, at, end = native_for(levels, out), out.data_ptr(), out.numel()
+    fixed = (levels.data_ptr(), levels.numel(), bits, bucket)
+
+    def decode(low: int, high: int, message: Tensor) -> None:
+        n = _check_range(low, high, end)
+        scales = _check_message(scheme, message, n, bits, bucket)
+        if native is not None and message.is_cpu and message.is_contiguous():
+            said = message.data_ptr()
+            native.quantise_decode(scheme, said, said + scales, *fixed, at + 4 * low, n, add, negated, threads_for(n))
+            return
+        side = message[:scales]
+        if negated:
+            side = side.clone().view(torch.float32).neg().view(torch.uint8)
+        _dequantise(scheme, unpack(message[scales:], n, bits), side, levels, bits, bucket, out[low:high], add)
+
+    return decode
+
+
+def _check_range(low: int, high: int, end: int) -> int:
+    """How many numbers lie in it."""
+    if not 0 <= low <= high <= end:
+        raise CodecError(f"numbers {low} to {high} are not among {end}")
+    return high - low
 
 
 def uniform_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int) -> tuple[Tensor, Tensor]:
@@ -197,16 +215,14 @@ def uniform_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, bas
     return _symbols("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base)
 
 
-def uniform_encode(
-    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, message: Tensor, ranks: int = 1
-) -> None:
+def uniform_encoder(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, ranks: int = 1) -> Coder:
     """QSGD straight into a message."""
-    _encode("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base, message, ranks)
+    return _encoder("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base, ranks)
 
 
-def uniform_decode(message: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> None:
+def uniform_decoder(bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> Coder:
     """QSGD straight from a message."""
-    _decode("uniform", message, _NO_LEVELS, bits, bucket, out, add, negated)
+    return _decoder("uniform", _NO_LEVELS, bits, bucket, out, add, negated)
 
 
 def uniform_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
@@ -219,16 +235,14 @@ def exponential_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int,
     return _symbols("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base)
 
 
-def exponential_encode(
-    x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, message: Tensor, ranks: int = 1
-) -> None:
+def exponential_encoder(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, ranks: int = 1) -> Coder:
     """NUQSGD straight into a message."""
-    _encode("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base, message, ranks)
+    return _encoder("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base, ranks)
 
 
-def exponential_decode(message: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> None:
+def exponential_decoder(bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> Coder:
     """NUQSGD straight from a message."""
-    _decode("exponential", message, _NO_LEVELS, bits, bucket, out, add, negated)
+    return _decoder("exponential", _NO_LEVELS, bits, bucket, out, add, negated)
 
 
 def exponential_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
@@ -243,18 +257,16 @@ def levels_symbols(
     return _symbols("levels", x, levels, bits, bucket, norm, key, base)
 
 
-def levels_encode(
-    x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, message: Tensor, ranks: int = 1
-) -> None:
+def levels_encoder(
+    x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, ranks: int = 1
+) -> Coder:
     """A table of levels straight into a message."""
-    _encode("levels", x, levels, bits, bucket, norm, key, base, message, ranks)
+    return _encoder("levels", x, levels, bits, bucket, norm, key, base, ranks)
 
 
-def levels_decode(
-    message: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False
-) -> None:
+def levels_decoder(levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> Coder:
     """A table of levels straight from a message."""
-    _decode("levels", message, levels, bits, bucket, out, add, negated)
+    return _decoder("levels", levels, bits, bucket, out, add, negated)
 
 
 def levels_dequantise(
@@ -269,14 +281,14 @@ def sign_symbols(x: Tensor, bucket: int) -> tuple[Tensor, Tensor]:
     return _symbols("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0)
 
 
-def sign_encode(x: Tensor, bucket: int, message: Tensor) -> None:
+def sign_encoder(x: Tensor, bucket: int) -> Coder:
     """1-bit SGD straight into a message."""
-    _encode("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0, message)
+    return _encoder("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0)
 
 
-def sign_decode(message: Tensor, bucket: int, out: Tensor, add: bool, negated: bool = False) -> None:
+def sign_decoder(bucket: int, out: Tensor, add: bool, negated: bool = False) -> Coder:
     """1-bit SGD straight from a message."""
-    _decode("sign", message, _NO_LEVELS, 1, bucket, out, add, negated)
+    return _decoder("sign", _NO_LEVELS, 1, bucket, out, add, negated)
 
 
 def sign_dequantise(symbols: Tensor, scales: Tensor, bucket: int, out: Tensor, add: bool) -> None:

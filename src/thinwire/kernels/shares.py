@@ -50,8 +50,21 @@ def magnitude(x: Tensor) -> float:
     native = native_for(x) if x.dtype == torch.float32 else None
     if native is None:
         return float(reference.largest_magnitude(x))
-    largest: int = native.magnitude(x.data_ptr(), x.numel(), threads_for(x.numel()))
-    value: float = struct.unpack("<f", struct.pack("<I", min(largest, _INFINITY)))[0]
+    return _as_float(native.magnitude(x.data_ptr(), x.numel(), threads_for(x.numel())))
+
+
+def magnitude_in(message: Tensor, numbers: int) -> float:
+    """max |x| of the first so many fp32 numbers in these bytes, 0 for none, infinite if anything is not finite."""
+    native = native_for(message)
+    if native is None or message.data_ptr() % 4:
+        return magnitude(message[: 4 * numbers].clone().view(torch.float32))
+    largest: int = native.magnitude(message.data_ptr(), numbers, 1)
+    return _as_float(largest)
+
+
+def _as_float(magnitude: int) -> float:
+    """The number of a bit pattern; of that of NaN, infinity."""
+    value: float = struct.unpack("<f", struct.pack("<I", min(magnitude, _INFINITY)))[0]
     return value
 
 

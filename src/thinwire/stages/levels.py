@@ -15,6 +15,7 @@ from thinwire.core.options import choice, number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Scene, State
 from thinwire.kernels import quantise
+from thinwire.kernels.quantise import Coder
 from thinwire.kernels.reference.quantise import bucket_scales, scaled_magnitudes, to_elements
 from thinwire.stages.quantise import Bucketed, Norm, exponential_levels
 
@@ -94,13 +95,13 @@ class ALQ(Bucketed):
         levels = self._levels(scene, out.device)
         quantise.levels_dequantise(symbols, scales, levels, self.bits, self.bucket, out, add)
 
-    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
+    def writer(self, x: Tensor, scene: Scene) -> Coder:
         levels, norm = self._levels(scene, x.device), cast(Norm, self.norm)
-        quantise.levels_encode(x, levels, self.bits, self.bucket, norm, scene.key(), scene.base, message)
+        return quantise.levels_encoder(x, levels, self.bits, self.bucket, norm, scene.key(), scene.base)
 
-    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
+    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
         levels = self._levels(scene, out.device)
-        quantise.levels_decode(message, levels, self.bits, self.bucket, out, add, negated)
+        return quantise.levels_decoder(levels, self.bits, self.bucket, out, add, negated)
 
 
 def histogram(x: Tensor, bucket: int, norm: Norm) -> Tensor:  # [numel] -> [bins]

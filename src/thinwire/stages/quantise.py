@@ -12,7 +12,8 @@ from thinwire.core.options import choice, number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage
 from thinwire.kernels import quantise
-from thinwire.kernels.shares import magnitude
+from thinwire.kernels.quantise import Coder
+from thinwire.kernels.shares import magnitude_in
 
 Norm = Literal["max", "l2"]
 
@@ -57,23 +58,20 @@ class Bucketed(Stage):
         self.dequantise(encoded.values, side, scene, out, add)
 
     def encode_into(self, x: Tensor, scene: Scene, message: Tensor) -> bool:
-        self.write(x, scene, message)
+        self.writer(x, scene)(0, x.numel(), message)
         return True
 
     def decode_from(self, message: Tensor, scene: Scene, out: Tensor, add: bool) -> bool:
-        self.read(message, scene, out, add)
+        self.reader(scene, out, add)(0, out.numel(), message)
         return True
 
     def take_off(self, message: Tensor, scene: Scene, y: Tensor) -> bool:
-        self.read(message, scene, y, add=True, negated=True)
+        self.reader(scene, y, add=True, negated=True)(0, y.numel(), message)
         return True
 
     def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
         """No number is larger than the scale of its bucket, but for rounding."""
-        scales = message[: self._scales(scene.spec)]
-        if scales.storage_offset() % self.scale_bytes:
-            scales = scales.clone()  # numbers lie at multiples of their size
-        largest = magnitude(scales.view(torch.float32))
+        largest = magnitude_in(message, self._scales(scene.spec) // 4)
         return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
     def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
@@ -82,12 +80,10 @@ class Bucketed(Stage):
     def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         raise NotImplementedError
 
-    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
-        """Scales and packed symbols."""
+    def writer(self, x: Tensor, scene: Scene) -> Coder:
         raise NotImplementedError
 
-    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
-        """The other way round; `negated`: the opposite of what the message says."""
+    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
         raise NotImplementedError
 
 
@@ -123,12 +119,12 @@ class QSGD(Bucketed):
     def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         quantise.uniform_dequantise(symbols, scales, self.bits, self.bucket, out, add)
 
-    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
+    def writer(self, x: Tensor, scene: Scene) -> Coder:
         norm, key = cast(Norm, self.norm), scene.key()
-        quantise.uniform_encode(x, self.bits, self.bucket, norm, key, scene.base, message, scene.divisor)
+        return quantise.uniform_encoder(x, self.bits, self.bucket, norm, key, scene.base, scene.divisor)
 
-    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
-        quantise.uniform_decode(message, self.bits, self.bucket, out, add, negated)
+    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
+        return quantise.uniform_decoder(self.bits, self.bucket, out, add, negated)
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,20 +169,18 @@ class NUQSGD(Bucketed):
             levels = exponential_levels(self.base, self.bits).to(out.device)
             quantise.levels_dequantise(symbols, scales, levels, self.bits, self.bucket, out, add)
 
-    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
+    def writer(self, x: Tensor, scene: Scene) -> Coder:
         key, base, norm = scene.key(), scene.base, cast(Norm, self.norm)
         if self.base == 0.5:
-            quantise.exponential_encode(x, self.bits, self.bucket, norm, key, base, message, scene.divisor)
-        else:
-            levels = exponential_levels(self.base, self.bits).to(x.device)
-            quantise.levels_encode(x, levels, self.bits, self.bucket, norm, key, base, message, scene.divisor)
+            return quantise.exponential_encoder(x, self.bits, self.bucket, norm, key, base, scene.divisor)
+        levels = exponential_levels(self.base, self.bits).to(x.device)
+        return quantise.levels_encoder(x, levels, self.bits, self.bucket, norm, key, base, scene.divisor)
 
-    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
+    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
         if self.base == 0.5:
-            quantise.exponential_decode(message, self.bits, self.bucket, out, add, negated)
-        else:
-            levels = exponential_levels(self.base, self.bits).to(out.device)
-            quantise.levels_decode(message, levels, self.bits, self.bucket, out, add, negated)
+            return quantise.exponential_decoder(self.bits, self.bucket, out, add, negated)
+        levels = exponential_levels(self.base, self.bits).to(out.device)
+        return quantise.levels_decoder(levels, self.bits, self.bucket, out, add, negated)
 
 
 @lru_cache(maxsize=64)
@@ -230,11 +224,19 @@ class Ternary(Bucketed):
     def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         quantise.uniform_dequantise(symbols, scales, 2, self.bucket, out, add)
 
-    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
-        quantise.uniform_encode(self._clipped(x), 2, self.bucket, "max", scene.key(), scene.base, message)
+    def writer(self, x: Tensor, scene: Scene) -> Coder:
+        key, base = scene.key(), scene.base
+        if self.clip is None:
+            return quantise.uniform_encoder(x, 2, self.bucket, "max", key, base)
 
-    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
-        quantise.uniform_decode(message, 2, self.bucket, out, add, negated)
+        def encode(low: int, high: int, message: Tensor) -> None:
+            clipped = self._clipped(x[low:high])
+            quantise.uniform_encoder(clipped, 2, self.bucket, "max", key, base + low)(0, high - low, message)
+
+        return encode
+
+    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
+        return quantise.uniform_decoder(2, self.bucket, out, add, negated)
 
 
 @dataclass(frozen=True, repr=False)
@@ -267,8 +269,8 @@ class Sign(Bucketed):
     def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
         quantise.sign_dequantise(symbols, scales, self.buckets(scene.spec), out, add)
 
-    def write(self, x: Tensor, scene: Scene, message: Tensor) -> None:
-        quantise.sign_encode(x, self.buckets(scene.spec), message)
+    def writer(self, x: Tensor, scene: Scene) -> Coder:
+        return quantise.sign_encoder(x, self.buckets(scene.spec))
 
-    def read(self, message: Tensor, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> None:
-        quantise.sign_decode(message, self.buckets(scene.spec), out, add, negated)
+    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
+        return quantise.sign_decoder(self.buckets(scene.spec), out, add, negated)

@@ -97,7 +97,7 @@ class Exchanges:
         if flight is None:  # how long its items are must be told first
             if needed is not None:
                 self._take_all(op, at - 1, needed)
-            made = made or [op.given(at, i) for i in range(op.count)]
+            made = made or [op.given(at, i) for i in range(len(op.items))]
             flight = self._asked_for(made, op.legs[at], self._lengths(made, op.legs[at]))
         for number, parcel in enumerate(flight.place.parcels):
             if needed is not None and needed.arrived <= number:
@@ -110,7 +110,7 @@ class Exchanges:
         """The next leg's items that can be made while a leg is under way."""
         last = at == len(op.legs) - 1
         if not last and op.legs[at + 1].needs < at:
-            return [op.given(at + 1, i) for i in range(op.count)]
+            return [op.given(at + 1, i) for i in range(len(op.items))]
         made: list[Tensor] = []
         for parcel in flight.place.parcels[:-1]:
             self._take(op, at, flight)
@@ -130,11 +130,12 @@ class Exchanges:
 
     def _places(self, op: Hops) -> list[Place]:
         """For what comes, if its size is known: one message is under way, and one waits to be taken."""
-        if op.sizes is None:
+        sizes = op.sizes
+        if sizes is None:
             return []
-        parcels = parcels_of(op.sizes) if op.device.type in self._gloo else [range(op.count)]
-        places = [self.buffers.empty(sum(op.sizes), torch.uint8, op.device) for _ in range(2)]
-        return [Place.of(place, op.sizes, parcels) for place in places]
+        parcels = parcels_of(sizes) if op.device.type in self._gloo else [range(len(sizes))]
+        places = [self.buffers.empty(sum(sizes), torch.uint8, op.device) for _ in range(2)]
+        return [Place.of(place, sizes, parcels) for place in places]
 
     def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int]) -> Flight:
         flight = self._asked_for(items, leg, sizes)

@@ -118,7 +118,7 @@ def perform(ops: list[Any]) -> list[Any]:
 
 def _made_journey(ops: list[Hops]) -> list[None]:
     for leg in range(len(ops[0].legs)):
-        given = [[op.given(leg, at).clone() for at in range(op.count)] for op in ops]
+        given = [[op.given(leg, at).clone() for at in range(len(op.items))] for op in ops]
         for op in ops:
             for at, item in enumerate(given[op.legs[leg].source]):
                 op.taken(leg, at, item)
