@@ -10,8 +10,9 @@ from torch import Tensor
 from tests.contract.rows import ROWS, gradients, simulate
 from thinwire.core import cut, sharded
 from thinwire.core.average import Turn, average
+from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
-from thinwire.core.ops import Hops
+from thinwire.core.ops import AllGather, AllToAll, Hops
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, Stage
@@ -235,3 +236,38 @@ def test_every_reduction_takes_the_mean(row: str, reduction: str) -> None:
     wanted = torch.stack(given).mean(0)
     outcome = simulate(row, given, reduction=reduction)
     assert float((outcome.means[0] - wanted).norm() / wanted.norm()) < 0.06
+
+
+def test_every_link_keeps_its_own_draws() -> None:
+    """Also in the second encoding, where a chain cannot be prepared."""
+    seen: list[int] = []
+
+    @dataclass(frozen=True, repr=False)
+    class Watched(Stage):
+        name: ClassVar[str] = "watched"
+
+        def out(self, spec: Spec) -> Spec:
+            return spec
+
+        def encode(self, x: Tensor, scene: Scene) -> Encoded:
+            seen.append(scene.stream)
+            return Encoded(x)
+
+    links = [Link(Watched(), Scene(Spec(8), {}, stream=stream)) for stream in (3, 5)]
+    pieces = cut.Cut.of(links, 8, 2, Buffers(), torch.device("cpu"))
+    pieces.encoder(torch.ones(8))(0)
+    pieces.encoder(torch.ones(8), salt=64)(1)
+    assert seen == [3, 5, 67, 69]
+
+
+def test_what_lies_on_different_devices_does_not_share_a_collective() -> None:
+    here, there = torch.zeros(2), torch.zeros(2, device="meta")
+    kinds: list[list[Any]] = [[AllGather([t]) for t in (here, there)], [AllToAll([[], [t]]) for t in (here, there)]]
+    for first, second in kinds:
+
+        def asking(op: Any) -> Any:
+            yield op
+
+        rounds = together([asking(first), asking(second)])
+        assert rounds.send(None) is first
+        assert rounds.send([]) is second

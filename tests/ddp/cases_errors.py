@@ -6,6 +6,7 @@ import threading
 import time
 from datetime import timedelta
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.nn.parallel.distributed import _MixedPrecision
+from torch.nn.parallel.distributed import DistributedDataParallel, _MixedPrecision
 
 import thinwire
 from tests.ddp.cases import case, ddp, flat, loss_of, net, raised, train
@@ -110,6 +111,13 @@ def a_rank_with_other_results_is_found(rank: int, ranks: int, folder: Path) -> N
     message = raised(lambda: train(model, rank, range(4, 5)))
     assert f"rank {rank}: at step 4 the averaged gradients of rank 1 differ from those of rank 0" in message
     handle.close()
+
+
+@case(2)
+def buckets_that_ddp_hides_are_refused(rank: int, ranks: int, folder: Path) -> None:
+    if "skip_all_reduce_unused_params" in signature(DistributedDataParallel).parameters:
+        model = ddp(net(), find_unused_parameters=True, skip_all_reduce_unused_params=True)
+        assert "leave it away" in raised(lambda: thinwire.attach(model, "qsgd"))
 
 
 @case(2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.kernels.numbers import any_bits, same
-from thinwire.errors import CodecError
+from thinwire.errors import CodecError, WireError
 from thinwire.kernels import native, quantise, shares
 from thinwire.kernels.reference import shares as reference
 
@@ -146,3 +146,15 @@ def assert_divides_like_a_share(encode: Any, x: Tensor, ranks: int, bits: int, b
 def test_no_encoder_divides_by_zero_ranks() -> None:
     with pytest.raises(CodecError, match="1 to"):
         quantise.uniform_encoder(torch.empty(0), 4, 512, "max", 0, 0, 0)
+
+
+def test_magnitudes_in_bytes_are_those_of_the_numbers() -> None:
+    numbers = torch.tensor([1.0, -3.0, 2.0, 9.0])
+    message = torch.cat([torch.zeros(1, dtype=torch.uint8), numbers.view(torch.uint8)])
+    for lying in (message[1:], message[1:].clone()):  # at any address
+        assert shares.magnitude_in(lying, 3) == 3.0
+        assert shares.magnitude_in(lying, 0) == 0.0
+        with pytest.raises(WireError, match="5 numbers are 20 bytes"):
+            shares.magnitude_in(lying, 5)
+    for bad in (float("inf"), float("nan")):
+        assert shares.magnitude_in(torch.tensor([1.0, bad]).view(torch.uint8), 2) == math.inf

@@ -10,6 +10,7 @@ from thinwire.core.average import Turn, average
 from thinwire.core.codec import Codec
 from thinwire.core.slot import Slot
 from thinwire.core.together import together
+from thinwire.errors import StateError
 from thinwire.stages.lowrank import PowerSGD, orthonormal, unit_rows
 from thinwire.worlds.simulated import run, simulate
 
@@ -198,3 +199,10 @@ def test_orthonormal_of_anything(matrix: Tensor) -> None:
 def test_negligible_directions_are_replaced() -> None:
     matrix, instead = torch.tensor([[3.0, 4.0], [1e-9, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 2.0]])
     assert torch.equal(unit_rows(matrix, lambda: instead), torch.tensor([[0.6, 0.8], [0.0, 1.0]]))
+
+
+def test_factors_of_another_shape_are_refused() -> None:
+    slots = simulate("powersgd(rank=2)", [drawn(20, 30, seed=r) for r in range(2)]).slots
+    slots[1].states[0]["q"] = slots[1].states[0]["q"].T.contiguous()
+    with pytest.raises(StateError, match=r"factors of shape \(30, 2\) instead of \(2, 30\)"):
+        simulate("powersgd(rank=2)", [drawn(20, 30, seed=r) for r in range(2)], slots=slots, step=1)

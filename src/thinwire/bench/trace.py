@@ -73,7 +73,7 @@ class TracedWorld(Distributed):
 
     def drive(self, rounds: Rounds[T]) -> T:
         self._recorder.tracks[threading.get_ident()] = self._lane
-        with self._recorder.span("bucket"):
+        with self._recorder.span("buckets"):
             return super().drive(self._watched(rounds))
 
     def _watched(self, rounds: Rounds[T]) -> Rounds[T]:
@@ -190,11 +190,12 @@ def _noting(work: Callable[..., T], name: str, stage: str, recorder: Recorder) -
 
 
 def _noting_what_is_prepared(
-    prepare: Callable[..., Coder], name: str, stage: str, recorder: Recorder
-) -> Callable[..., Coder]:
+    prepare: Callable[..., Coder | None], name: str, stage: str, recorder: Recorder
+) -> Callable[..., Coder | None]:
     @wraps(prepare)
-    def prepared(*arguments: Any, **options: Any) -> Coder:
-        return _noting(prepare(*arguments, **options), name, stage, recorder)
+    def prepared(*arguments: Any, **options: Any) -> Coder | None:
+        coder = prepare(*arguments, **options)
+        return None if coder is None else _noting(coder, name, stage, recorder)
 
     return prepared
 

@@ -75,15 +75,14 @@ class Cut:
         The first value is number `origin`. `salt` tells further encodings of the same numbers apart.
         """
         stage, scene = self.links[0]
-        changes = {"stream": scene.stream + salt, "divisor": divisor}
-        whole = scene.moved(base=scene.base + origin, **changes)
+        whole = scene.moved(base=scene.base + origin, stream=scene.stream + salt, divisor=divisor)
         write = stage.writer(values, whole) if self._prepares else None
 
         def encode(j: int, memory: Tensor | None = None) -> Tensor:
             low, high = (bound - origin for bound in self.shards[j])
             message = self.memory() if memory is None and self.exact else memory
             if write is None:
-                links = [Link(stage, scene.moved(**changes)) for stage, scene in self._moved(j)]
+                links = [Link(s, x.moved(stream=x.stream + salt, divisor=divisor)) for s, x in self._moved(j)]
                 return _encoded(links, values[low:high], message)
             assert message is not None  # sizes are fixed where a stage prepares
             size = self._size(high - low)
@@ -97,7 +96,8 @@ class Cut:
     def decoder(self, out: Tensor, origin: int = 0, add: bool = False) -> Decode:
         """What will write (or add) the message of a shard into `out`, whose first value is number `origin`."""
         stage, scene = self.links[0]
-        read = stage.reader(scene, out, add) if self._prepares else None
+        here = scene.moved(base=scene.base + origin, divisor=1)
+        read = stage.reader(here, out, add) if self._prepares else None
 
         def decode(j: int, message: Tensor) -> None:
             low, high = (bound - origin for bound in self.shards[j])
@@ -112,7 +112,7 @@ class Cut:
     def remover(self, y: Tensor, scratch: Tensor) -> Decode:
         """What will take off y what the message of a shard says; `scratch` is as long as y."""
         stage, scene = self.links[0]
-        read = stage.reader(scene, y, add=True, negated=True) if self._prepares else None
+        read = stage.reader(scene.moved(divisor=1), y, add=True, negated=True) if self._prepares else None
 
         def remove(j: int, message: Tensor) -> None:
             low, high = self.shards[j]
@@ -144,8 +144,10 @@ class Cut:
         return self.full if numel == high - low else size_of(self.links, numel)
 
     def _trimmed(self, message: Tensor, numel: int) -> Tensor:
+        if not self.exact:
+            return message
         size = self._size(numel)
-        return message[:size] if self.exact and size < self.full else message
+        return message[:size] if size < self.full else message
 
     def _moved(self, j: int) -> list[Link]:
         """The links as they work on shard j, which is asked several times."""

@@ -1,8 +1,9 @@
 """The operations that rounds yield and worlds perform.
 
 Every operation carries a list of items, so that the rounds of several segments can share one collective
-(`core.together`). Items are flat tensors. `exact` says that each rank knows the sizes it will receive
-because all ranks send the same ones; otherwise the world sends every length first, as `LENGTH_BYTES` bytes.
+(`core.together`). Items are flat tensors, those of a journey (`Hops`) what gives and takes them. `exact` says
+that each rank knows the sizes it will receive because all ranks send the same ones; otherwise the world sends
+every length first, as `LENGTH_BYTES` bytes.
 """
 
 from collections.abc import Callable, Generator, Sequence

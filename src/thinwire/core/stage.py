@@ -87,17 +87,17 @@ class Scene:
 class Stage:
     """One step of a chain: an immutable description that is its own configuration.
 
-    Facts for the chain: `additive`: with a shared context, the sum of encoded tensors decodes to the sum of
-    the tensors. `wire`: may stand behind the cut, where sums are no longer taken. `unbiased`: decodes to its
-    input in expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step.
-    `settles`: wants to know what this rank delivered. `settings`: it only sets how the chain around it works, and
-    touches no data. `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that
-    gives a wire stage its meaning, taken unless another is asked for. `parted`: it has `parts`. `spreads`: what it
-    decodes are the numbers it receives, and zeros. `divides`: its `encode_into`, or its parts', divides by the scene's
-    divisor first. `orthonormal`: a fixed linear map that keeps lengths, without state or context, so that a residual
-    can stay behind it. `late`: its `agree` does not read the numbers, so that they can be made later. `asks`:
-    ranks tell each other the largest number that their `parts` encode, to know early whether the sum is finite.
-    `sparse`: a wire stage that puts its values at positions and changes nothing else.
+    Facts for the chain: `additive`: with a shared context, the sum of encoded tensors decodes to the sum of the
+    tensors. `wire`: may stand behind the cut, where sums are no longer taken. `unbiased`: decodes to its input in
+    expectation. `feeds`: wants error feedback by default. `rounds`: rounds of agreement in a step. `settles`: wants
+    to know what this rank delivered. `settings`: it only sets how the chain around it works, and touches no data.
+    `standalone`: a message can be read without knowing step and seed. `prefers`: the reduction that gives a wire
+    stage its meaning, taken unless another is asked for. `parted`: it has `parts`. `spreads`: what it decodes are the
+    numbers it receives, and zeros. `divides`: its `encode_into` and its `writer`, or its parts', divide by the
+    scene's divisor first. `orthonormal`: a fixed linear map that keeps lengths, without state or context, so that a
+    residual can stay behind it. `late`: its `agree` does not read the numbers, so that they can be made later.
+    `asks`: ranks tell each other the largest number that their `parts` encode, to know early whether the sum is
+    finite. `sparse`: a wire stage that puts its values at positions and changes nothing else.
     """
 
     name: ClassVar[str] = ""
@@ -247,7 +247,8 @@ class Stage:
         return False
 
     # The same, prepared for all numbers of a segment and then called with a range of them and its message. Between the
-    # messages of a journey the caches hold gradients, and whatever Python does there takes several times as long.
+    # messages of a journey the caches hold gradients, and whatever Python does there takes several times as long. The
+    # scene's base is the position of the first number; a message of the wrong length is a WireError of the reader.
 
     def writer(self, x: Tensor, scene: Scene) -> Coder | None:
         """What will encode ranges of x, which may not be there yet, into messages of the exact size; None: not

@@ -46,10 +46,10 @@ def _sort(i: int, op: Op) -> Hashable:
     match op:
         case AllReduce(items, how):
             return ("reduce", how, items[0].dtype, items[0].device)
-        case AllGather(_, exact):
-            return ("gather", exact)
-        case AllToAll(_, exact):
-            return ("scatter", exact)
+        case AllGather(items, exact):
+            return ("gather", exact, items[0].device)
+        case AllToAll(parts, exact):
+            return ("scatter", exact, next((items[0].device for items in parts if items), None))
         case Broadcast(items, root):
             return ("broadcast", root, items[0].dtype, items[0].device)
         case SendRecv(items, to, source, sizes):

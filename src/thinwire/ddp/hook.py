@@ -79,6 +79,11 @@ def _check_model(model: Any) -> None:
             else ("build the DDP model without it (for mixed precision use torch.autocast, which works with thinwire)")
         )
         raise WorldError(f"this model's hook slot is already taken by {owner}, and DDP has only one; {way_out}.")
+    if getattr(model, "skip_all_reduce_unused_params", False):
+        raise WorldError(
+            "skip_all_reduce_unused_params=True hides buckets from hooks, so that a step would never end; leave it away"
+            " (find_unused_parameters=True works)."
+        )
     if any(hasattr(p, "_in_backward_optimizers") for p in model.module.parameters()):
         raise WorldError("an optimizer that works inside backward takes DDP's hook slot; step it after backward.")
     for name, module in model.module.named_modules():

@@ -105,14 +105,19 @@ def _work(jobs: Jobs, lane: "weakref.ref[Lane]") -> None:
                 raise WorldError(f"rank {owner.world.rank}: an earlier bucket failed ({owner.broken})")
             with _streams_behind(promises):
                 job(owner.world)
-                for promise in promises:  # here, so that whoever waits for them waits for the stream
-                    promise.keep()
+                _keep(promises)  # here, so that whoever waits for them waits for the stream
         except Exception as reason:
             owner.broken = owner.broken or reason
-            for promise in promises:
-                if not promise.future.done():
-                    promise.fail(reason)
-        del item, job, promises, owner
+            _keep(promises, reason)
+        del item, job, promises, owner  # a thread that waits must not keep buffers alive
+
+
+def _keep(promises: Sequence[Promise], failure: Exception | None = None) -> None:
+    for promise in promises:
+        if failure is None:
+            promise.keep()
+        elif not promise.future.done():
+            promise.fail(failure)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from thinwire.ddp.engine import Engine
 from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 
-FORMAT = 1
+FORMAT = 2
 _HEAD = ("thinwire", "plan", "step", "world_size", "loss_scale", "dial")
 
 

@@ -5,7 +5,7 @@ import struct
 import torch
 from torch import Tensor
 
-from thinwire.errors import CodecError
+from thinwire.errors import CodecError, WireError
 from thinwire.kernels.native import native_for, threads_for
 from thinwire.kernels.reference import shares as reference
 
@@ -55,6 +55,8 @@ def magnitude(x: Tensor) -> float:
 
 def magnitude_in(message: Tensor, numbers: int) -> float:
     """max |x| of the first so many fp32 numbers in these bytes, 0 for none, infinite if anything is not finite."""
+    if message.numel() < 4 * numbers:
+        raise WireError(f"{numbers} numbers are {4 * numbers} bytes; the message has {message.numel()}.")
     native = native_for(message)
     if native is None or message.data_ptr() % 4:
         return magnitude(message[: 4 * numbers].clone().view(torch.float32))

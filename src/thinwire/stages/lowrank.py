@@ -12,12 +12,13 @@ from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage, State
+from thinwire.errors import StateError
 from thinwire.kernels.basis import rebuild, without
 from thinwire.kernels.reference.hashing import hash32, uniform24
 from thinwire.kernels.shares import magnitude
 
 _NEGLIGIBLE = 1e-5  # a direction with less than this share of the largest one is rounding noise
-_TINY, _HUGE = 1e-15, 1e15  # squares of magnitudes between them are fp32, and so are long sums of them
+_TINY, _HUGE = 1e-9, 1e15  # squares of magnitudes between them are fp32, and so are those of what is left by rounding
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,6 +77,11 @@ class PowerSGD(Stage):
         q = scene.state.get("q")
         if q is None:
             q = unit_rows(random_rows(scene.shared_key(), rank, columns, x.device))
+        elif q.shape != (rank, columns):
+            raise StateError(
+                f"this state of {self} has factors of shape {tuple(q.shape)} instead of {(rank, columns)}; it is"
+                " damaged, or was saved by another version of thinwire."
+            )
         (summed,) = yield AllReduce([(x.reshape(rows, columns) @ q.T).view(-1)])
         scene.stash = {}
         return orthonormal(summed.view(rows, rank))
@@ -132,8 +138,8 @@ def unit_rows(matrix: Tensor, instead: Callable[[], Tensor] | None = None) -> Te
 def orthonormal(matrix: Tensor) -> Tensor:
     """Orthonormal columns whose span contains the matrix's; NaN throughout if it is not finite.
 
-    Householder reflections give them for dependent and zero columns too. Tiny and huge columns are first brought to a
-    largest magnitude of 1, so that their lengths do not leave the range of fp32.
+    Householder reflections give them for dependent and zero columns too. Those of a tiny or huge matrix are first
+    brought to a largest magnitude of 1, so that their lengths do not leave the range of fp32.
     """
     largest = magnitude(matrix)
     if largest == math.inf:
