@@ -12,6 +12,7 @@ from thinwire.core.buffers import Buffers
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Scene, Stage
 from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size, take_off
+from thinwire.kernels.quantise import Coder
 
 Encode: TypeAlias = Callable[..., Tensor]  # of a shard's number, and memory
 Decode: TypeAlias = Callable[[int, Tensor], None]  # of a shard's number, and its message
@@ -101,13 +102,9 @@ class Cut:
 
         def decode(j: int, message: Tensor) -> None:
             low, high = (bound - origin for bound in self.shards[j])
-            message = self._trimmed(message, high - low)
-            if read is not None:
-                read(low, high, message)
-            else:
-                decode_message(self._moved(j), message, out[low:high], add)
+            decode_message(self._moved(j), message, out[low:high], add)
 
-        return decode
+        return self._reading(read, origin, decode)
 
     def remover(self, y: Tensor, scratch: Tensor) -> Decode:
         """What will take off y what the message of a shard says; `scratch` is as long as y."""
@@ -116,13 +113,20 @@ class Cut:
 
         def remove(j: int, message: Tensor) -> None:
             low, high = self.shards[j]
-            message = self._trimmed(message, high - low)
-            if read is not None:
-                read(low, high, message)
-            else:
-                take_off(self._moved(j), message, y[low:high], scratch[low:high])
+            take_off(self._moved(j), message, y[low:high], scratch[low:high])
 
-        return remove
+        return self._reading(read, 0, remove)
+
+    def _reading(self, read: Coder | None, origin: int, otherwise: Decode) -> Decode:
+        def decode(j: int, message: Tensor) -> None:
+            low, high = self.shards[j]
+            message = self._trimmed(message, high - low)
+            if read is None:
+                otherwise(j, message)
+            else:
+                read(low - origin, high - origin, message)
+
+        return decode
 
     def tells_finite(self, message: Tensor, j: int) -> bool | None:
         """Whether what a message decodes to is finite, if it can be told from its bytes."""
