@@ -56,21 +56,22 @@ def test_hops_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monke
 
 @pytest.mark.parametrize("row", QUANTISERS)
 @pytest.mark.parametrize(("ranks", "shape"), [(1, (33,)), (2, (5000,)), (3, (97, 70)), (5, (3,)), (4, (40, 130))])
-def test_halves_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = two_steps(row, ranks, shape)
     monkeypatch.setattr(sharded, "LONG", 1)
-    monkeypatch.setattr(cut, "HALF", 1)
-    halves = two_steps(row, ranks, shape)
-    assert_same(halves, whole)
+    monkeypatch.setattr(cut, "SLICE", 1)
+    slices = two_steps(row, ranks, shape)
+    assert_same(slices, whole)
 
 
-def test_very_long_messages_travel_in_halves() -> None:
-    numel = 4 * 2 * (2 * cut.HALF)  # four ranks, four bits each
+def test_very_long_messages_travel_in_slices() -> None:
+    numel = 4 * 2 * (2 * cut.SLICE)  # four ranks, four bits each
     for row, given, count in (
+        ("qsgd(bits=4)", 100 * numel, cut.SLICES),
         ("qsgd(bits=4)", numel, 2),
-        ("qsgd(bits=4)", numel // 2, 1),
-        ("qsgd(bits=4) | huffman", numel, 1),
-        ("topk(density=0.9)", numel, 1),
+        ("qsgd(bits=4)", numel * 5 // 2, 5),
+        ("qsgd(bits=4) | huffman", 4 * numel, 1),
+        ("topk(density=0.9)", 4 * numel, 1),
     ):
         turn = Turn(0, 4, reduction="sharded")
         op = average(Codec.parse(row), torch.ones(given), Slot(), turn).send(None)
@@ -152,9 +153,9 @@ def test_hops_of_several_tensors_are_shared(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_tensor_of_a_journey_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the meter books of each is what it sends by itself, also in halves."""
+    """What the meter books of each is what it sends by itself, also in slices."""
     monkeypatch.setattr(sharded, "LONG", 1)
-    monkeypatch.setattr(cut, "HALF", 1)
+    monkeypatch.setattr(cut, "SLICE", 1)
     ranks, shapes = 3, [(5000,), (9, 5), (700,)]
     tallies = [[Tally() for _ in shapes] for _ in range(ranks)]
 

@@ -16,7 +16,7 @@ from tests.contract.rows import ROWS, Poisoned, gradients, simulate, weights
 from tests.distributed.processes import run_ranks
 from thinwire.core import cut, sharded
 from thinwire.core.average import average
-from thinwire.worlds import exchanges
+from thinwire.worlds import journeys
 from thinwire.worlds.distributed import Distributed
 
 SHAPE = (37, 11)
@@ -47,10 +47,10 @@ def average_all(rank: int, ranks: int) -> dict[str, Any]:
 
 
 def average_in_hops(rank: int, ranks: int) -> dict[str, Any]:
-    """The wire chains once more, as if their messages were long: in hops, in halves, and in pieces."""
+    """The wire chains once more, as if their messages were long: in hops, in slices, and in parcels."""
     results, world = {}, Distributed()
-    world.buffers, exchanges._TAIL, exchanges._PARCEL = Poisoned(), 16, 1
-    sharded.LONG = cut.HALF = 1
+    world.buffers = Poisoned()
+    sharded.LONG = cut.SLICE = journeys._PARCEL = 1
     for row in ROWS:
         codec, slot = thinwire.Codec.parse(row), thinwire.Slot()
         for step in range(STEPS if codec.wire else 0):

@@ -8,16 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
-from torch import Tensor
-
 from thinwire import Handle, Stage
-from thinwire.core.ops import Begin, Finish, Hops, Op, Rounds, SendRecv
+from thinwire.core.ops import Begin, Finish, Hops, Op, Rounds
 from thinwire.kernels.quantise import Coder
 from thinwire.worlds.distributed import Distributed
-from thinwire.worlds.exchanges import Flight
+from thinwire.worlds.journeys import Journey, Parcel
 
 T = TypeVar("T")
 
@@ -69,7 +67,7 @@ class TracedWorld(Distributed):
         super().__init__(world.group)
         self._recorder, self._lane = recorder, lane
         self._begun: dict[int, float] = {}
-        self._departed: dict[int, float] = {}
+        self._journey = partial(TracedJourney, recorder, f"{lane} wire")
 
     def drive(self, rounds: Rounds[T]) -> T:
         self._recorder.tracks[threading.get_ident()] = self._lane
@@ -97,7 +95,7 @@ class TracedWorld(Distributed):
             self._recorder.add("begin", began)
             self._begun[id(reply)] = began
             return reply
-        if isinstance(op, Hops | SendRecv):  # whose exchanges are noted one by one
+        if isinstance(op, Hops):  # whose parcels are noted one by one
             return reply
         self._recorder.add("wait", began)
         started = op.ticket[0] if isinstance(op, Finish) else op
@@ -106,25 +104,27 @@ class TracedWorld(Distributed):
         self._recorder.add(type(started).__name__, flying_since, f"{self._lane} wire", bytes=sent)
         return reply
 
-    def _send(self, flight: Flight, items: Sequence[Tensor]) -> None:
-        began = time.perf_counter()
-        self._departed.setdefault(id(flight.place), began)
-        super()._send(flight, items)
-        self._recorder.add("begin", began)
 
-    def _await_head(self, flight: Flight) -> None:
-        began = time.perf_counter()
-        super()._await_head(flight)
-        self._recorder.add("wait", began)
+class TracedJourney(Journey):
+    """Notes its waiting, and parcels from when they are made to when they have left this process."""
 
-    def _arrive(self, flight: Flight) -> list[Tensor]:
-        began = time.perf_counter()
-        items = super()._arrive(flight)
-        self._recorder.add("wait", began)
-        if flight.ended:
-            sent = sum(parcel.nbytes for parcel in flight.outgoing)
-            self._recorder.add("exchange", self._departed.pop(id(flight.place)), f"{self._lane} wire", bytes=sent)
-        return items
+    def __init__(self, recorder: Recorder, wire: str, *about: Any) -> None:
+        super().__init__(*about)
+        self._recorder, self._wire = recorder, wire
+        self._departed: dict[Parcel, tuple[float, int]] = {}
+
+    def _leave(self, parcel: Parcel, parts: list[memoryview]) -> None:
+        self._departed[parcel] = time.perf_counter(), sum(part.nbytes for part in parts)
+        super()._leave(parcel, parts)
+
+    def _let_go(self, parcel: Parcel) -> None:
+        began, size = self._departed.pop(parcel)
+        self._recorder.add("parcel", began, self._wire, bytes=size, to=self.op.legs[parcel.leg].to)
+        super()._let_go(parcel)
+
+    def _wait(self) -> None:
+        with self._recorder.span("wait"):
+            super()._wait()
 
 
 @contextmanager

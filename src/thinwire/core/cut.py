@@ -17,7 +17,8 @@ from thinwire.kernels.quantise import Coder
 Encode: TypeAlias = Callable[..., Tensor]  # of a shard's number, and memory
 Decode: TypeAlias = Callable[[int, Tensor], None]  # of a shard's number, and its message
 
-HALF = 1 << 18  # bytes from which half a message is worth being one of its own
+SLICE = 1 << 16  # bytes of a part of a message that are worth being one of its own
+SLICES = 8  # of a message
 
 
 def shard_length(wire: Sequence[Stage], spec: Spec, ranks: int) -> int:
@@ -52,15 +53,18 @@ class Cut:
         stages = tuple(link.stage for link in links)
         return cls(links, *_shards(stages, links[0].scene.spec, numel, ranks), buffers, device)
 
-    def halves(self) -> "list[Cut]":
-        """The first and the second halves of the shards, if they are long and their messages say what one would."""
+    def slices(self) -> "list[Cut]":
+        """Parts of the shards, equal ones of each, if they are long and their messages say what one would."""
         seam = self.links[0].stage.seam(self.links[0].scene.spec) if len(self.links) == 1 else 0
-        if not seam or self.full < 2 * HALF:
+        count = min(int(self.full) // SLICE, SLICES)
+        if not seam or count < 2:
             return [self]
-        middle = (self.shards[0][1] // 2) // seam * seam
-        first = [(low, min(low + middle, high)) for low, high in self.shards]
-        second = [(half, high) for (_, half), (_, high) in zip(first, self.shards, strict=True)]
-        return [self._narrowed(shards) for shards in (first, second) if shards[0][0] < shards[0][1]]
+        length = -(-self.shards[0][1] // (count * seam)) * seam
+        starts = range(0, self.shards[0][1], length)
+        return [
+            self._narrowed([(min(low + at, high), min(low + at + length, high)) for low, high in self.shards])
+            for at in starts
+        ]
 
     def _narrowed(self, shards: list[tuple[int, int]]) -> "Cut":
         low, high = shards[0]

@@ -13,7 +13,10 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from thinwire.errors import WireError
+
 LENGTH_BYTES = 4
+LONGEST = 2**31 - 1  # bytes of a message
 
 T = TypeVar("T")
 How: TypeAlias = Literal["sum", "max", "min"]
@@ -104,7 +107,10 @@ class Carried(Protocol):
     traffic: Traffic
 
     def give(self, leg: int) -> Tensor:
-        """What is sent; it must last until it has been sent and the same leg's message is taken."""
+        """What is sent; it must last until it is gone."""
+
+    def gone(self, leg: int) -> None:
+        """What was given has been sent: it may be overwritten."""
 
     def take(self, leg: int, message: Tensor) -> None:
         """What came; it lasts as long as the call."""
@@ -134,6 +140,9 @@ class Hops:
         message = item.give(leg)
         item.traffic.sent += item_bytes(message, exact=False) if item.size is None else item.size
         return message
+
+    def gone(self, leg: int, at: int) -> None:
+        self.items[at].gone(leg)
 
     def taken(self, leg: int, at: int, message: Tensor) -> None:
         item = self.items[at]
@@ -177,6 +186,14 @@ def merged(journeys: Sequence[Hops]) -> Hops:
 
 def item_bytes(item: Tensor, exact: bool) -> int:
     return item.numel() * item.element_size() + (0 if exact else LENGTH_BYTES)
+
+
+def checked_lengths(lengths: list[int]) -> list[int]:
+    """Of messages that are sent, or that a peer announced."""
+    for length in lengths:
+        if not 0 <= length <= LONGEST:
+            raise WireError(f"a message has 0 to {LONGEST} bytes, not {length}; average smaller tensors.")
+    return lengths
 
 
 def received_bytes(op: Collective, reply: Any, rank: int, ranks: int) -> int:

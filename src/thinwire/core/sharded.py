@@ -58,15 +58,15 @@ def sharded(numbers: Numbers, rank: int, ranks: int, crowd: float = 1.0) -> Roun
     """Write the sum into `numbers.total`; returns whether it is finite, if its messages tell.
 
     Messages are long if those of all tensors in the same rounds are, `crowd` times as many bytes: what is short goes
-    along with what is long. Very long ones travel as two halves, of which one is worked on while the other travels.
+    along with what is long. Very long ones travel in slices, of which some are worked on while others travel.
     """
     cut = Cut.of(numbers.links, numbers.y.numel(), ranks, numbers.buffers, numbers.y.device)
     if ranks > 1 and cut.full * crowd >= LONG:
-        # a message is sent and booked before the second after it is made
-        works = [_Sharded(numbers, half, rank, ranks, alive=2) for half in cut.halves()]
+        free = list[Tensor]()
+        works = [_Sharded(numbers, part, rank, ranks, free) for part in cut.slices()]
         yield Hops(_legs(rank, ranks), works, numbers.y.device)
     else:
-        works = [_Sharded(numbers, cut, rank, ranks, alive=ranks - 1)]
+        works = [_Sharded(numbers, cut, rank, ranks, [])]
         yield from works[0].at_once()
     for work in works:
         work.book_second_encoding()
@@ -86,28 +86,29 @@ def _legs(rank: int, ranks: int) -> tuple[Leg, ...]:
 class _Sharded:
     """One rank's part in a sharded sum. All that can be prepared is, before the first message."""
 
-    def __init__(self, numbers: Numbers, cut: Cut, rank: int, ranks: int, alive: int) -> None:
-        """`alive`: how many of its messages are wanted at the same time."""
+    def __init__(self, numbers: Numbers, cut: Cut, rank: int, ranks: int, free: list[Tensor]) -> None:
+        """`free`: memory of messages that are sent, for those that are made."""
         self.numbers, self.cut, self.rank, self.ranks = numbers, cut, rank, ranks
         self.size = int(cut.full) if cut.exact else None
         self.traffic = Traffic()
         self.finite: bool | None = True
         self.others = [(rank + hop) % ranks for hop in range(1, ranks)]
         self.sum, self._sum_begun = self._room_for_sum(), False
-        self.memory = [cut.memory() if cut.exact else None for _ in range(alive)]
+        self.free = free
         low, _ = cut.shards[rank]
         self._encode = cut.encoder(numbers.y, divisor=numbers.links[0].scene.divisor)
         self._seal = cut.encoder(self.sum, low, SECOND_ENCODING)
         self._add = cut.decoder(self.sum, low, add=True)
         self._put = cut.decoder(numbers.total)
         self._book = self._booker()
-        self.messages: list[Tensor] = []  # made, and not booked yet
+        self.messages: list[Tensor] = []  # made, and not sent yet
         self.sealed = torch.empty(0, dtype=torch.uint8)
 
     def at_once(self) -> Rounds[None]:
         parts: list[list[Tensor]] = [[] for _ in range(self.ranks)]
         for at, j in enumerate(self.others):
             parts[j] = [self._made(at)]
+        for at in range(len(self.others)):
             self._booked(at)
         received = yield AllToAll(parts, self.cut.exact)
         for j in reversed(self.others):
@@ -122,15 +123,19 @@ class _Sharded:
             return self._made(leg)
         return self._sealed() if sums == 0 else self.sealed
 
-    def take(self, leg: int, message: Tensor) -> None:
+    def gone(self, leg: int) -> None:
         sums = leg - (self.ranks - 1)
         if sums < 0:
             self._booked(leg)
-            self._added(message)
-            return
-        if sums == 0:
+        elif sums == 0:
             self._written(self.sealed, self.rank)
-        self._written(message, (self.rank - sums - 1) % self.ranks)
+
+    def take(self, leg: int, message: Tensor) -> None:
+        sums = leg - (self.ranks - 1)
+        if sums < 0:
+            self._added(message)
+        else:
+            self._written(message, (self.rank - sums - 1) % self.ranks)
 
     def _room_for_sum(self) -> Tensor:
         """Where this rank's own shard is, or will be, and the others' are added; it does not travel.
@@ -163,14 +168,21 @@ class _Sharded:
         """This rank's numbers of another's shard, encoded."""
         if self.numbers.make is not None:
             self.numbers.make(*self.cut.shards[self.others[at]])
-        message = self._encode(self.others[at], self.memory[at % len(self.memory)])
-        if self._book is not None:
-            self.messages.append(message)
-        return message
+        self.messages.append(self._encode(self.others[at], self._memory()))
+        return self.messages[-1]
+
+    def _memory(self) -> Tensor | None:
+        if not self.cut.exact:
+            return None
+        fits = self.free and self.free[-1].numel() >= self.cut.full
+        return self.free.pop()[: int(self.cut.full)] if fits else self.cut.memory()
 
     def _booked(self, at: int) -> None:
+        message = self.messages.pop(0)
         if self._book is not None:
-            self._book(self.others[at], self.messages.pop(0))
+            self._book(self.others[at], message)
+        if self.cut.exact:
+            self.free.append(message)
 
     def _added(self, message: Tensor) -> None:
         self._begin_sum()

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from thinwire.errors import WorldError
 from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.exchanges import timeout_of
 
 Job = Callable[[Distributed], None]
 Jobs: TypeAlias = "queue.SimpleQueue[tuple[Job, Sequence[Promise]] | None]"
@@ -32,7 +33,7 @@ class Lane:
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: timedelta | None) -> None:
         ranks = dist.get_process_group_ranks(group)
         # new_group would take the default of 30 minutes, whatever the user gave the model's group
-        timeout = timeout or _timeout_of(group, device)
+        timeout = timeout or timeout_of(group, device)
         # if the model has a part of the ranks only, the others are not here to take part in making a group
         self._partial = len(ranks) < dist.get_world_size()
         own = dist.new_group(ranks, timeout=timeout, use_local_synchronization=self._partial)
@@ -136,15 +137,6 @@ def _streams_behind(promises: Sequence[Promise]) -> Iterator[None]:
             streams[device].wait_event(promise.ready)
             promise.buffer.record_stream(streams[device])
         yield
-
-
-def _timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta | None:
-    try:
-        options = getattr(group._get_backend(device), "options", None)
-    except RuntimeError:  # a backend without this device
-        return None
-    found: timedelta | None = getattr(options, "_timeout", None)
-    return found
 
 
 def group_count(group: dist.ProcessGroup | None) -> int:

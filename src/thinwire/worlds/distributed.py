@@ -27,13 +27,14 @@ from thinwire.core.ops import (
     Op,
     Rounds,
     SendRecv,
+    checked_lengths,
     received_bytes,
     rounds_in,
 )
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, WorldError
-from thinwire.worlds.exchanges import Exchanges, checked_lengths, give_way, split
+from thinwire.worlds.exchanges import Exchanges, give_way, split
 
 T = TypeVar("T")
 

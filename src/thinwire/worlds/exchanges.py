@@ -1,8 +1,11 @@
 """Messages between two ranks of a process group: exchanges, and journeys of several of them."""
 
 import os
+import warnings
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -10,56 +13,30 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
-from thinwire.core.ops import LENGTH_BYTES, Hops, Leg
-from thinwire.errors import WireError, WorldError
-
-_LONGEST = 2**31 - 1
-_TAIL = 1 << 16  # bytes of a message that are still to come when the next one is asked for
-_PARCEL = 1 << 18  # bytes that are worth an exchange of their own
-_PARCELS = 3  # of a message
+from thinwire.core.ops import Hops, Leg, checked_lengths
+from thinwire.errors import WorldError
+from thinwire.worlds.journeys import Journey
+from thinwire.worlds.streams import Streams
 
 # where ranks share cores, the backend's threads get theirs before work that is not urgent begins
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
-
-@dataclass
-class Place:
-    """Memory for the items of a message, which come in parcels, one after the other.
-
-    The last parcel, if it is long, comes as a head and a tail: while the tail travels, the next message is asked for,
-    so that its sender need not wait until it is known that all has come.
-    """
-
-    flat: Tensor
-    parcels: list[range]  # of items
-    items: list[Tensor]
-    pieces: list[list[Tensor]]  # of each parcel, as they come
-
-    @classmethod
-    def of(cls, flat: Tensor, sizes: Sequence[int], parcels: list[range]) -> "Place":
-        lengths = [sum(sizes[parcel.start : parcel.stop]) for parcel in parcels]
-        *others, last = split(flat, lengths)
-        return cls(flat, parcels, split(flat, sizes), [[parcel] for parcel in others] + [head_and_tail(last)])
+_STREAMS: "weakref.WeakKeyDictionary[dist.ProcessGroup, Streams | None]" = weakref.WeakKeyDictionary()
 
 
 @dataclass
 class Flight:
     """An exchange under way, with what must stay where it is until it has ended."""
 
-    leg: Leg
-    place: Place
-    receives: list[list[Any]] = field(default_factory=list)  # of each parcel; a backend's work is waited for once
-    sends: list[Any] = field(default_factory=list)
-    outgoing: list[Tensor] = field(default_factory=list)
-    arrived: int = 0  # parcels
-
-    @property
-    def ended(self) -> bool:
-        return self.arrived == len(self.place.parcels)
+    outgoing: Tensor
+    items: list[Tensor]
+    works: list[Any]
 
 
 class Exchanges:
     """Sends and receives on one process group, in work memory that is kept."""
+
+    _journey: Callable[..., Journey] = Journey
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -74,124 +51,76 @@ class Exchanges:
         self.buffers = Buffers()  # for one drive at a time; those of an operation that failed may still be in use
 
     def _make_journey(self, op: Hops) -> None:
-        """Send, receive and work, leg by leg."""
-        last = len(op.legs) - 1
-        places = self._places(op)
-        flight = self._expect(op.legs[0], places[0]) if places else None
-        before: Flight | None = None  # not all that came with the leg before is taken yet
-        made: list[Tensor] = []  # of the next leg's items, the first ones
+        """Send, receive and work: over streams where tensors go through Gloo, and else leg by leg."""
+        streams = self._streams() if op.device.type == "cpu" and "cpu" in self._gloo else None
+        if streams is not None:
+            with streams.journey() as number:
+                self._journey(op, streams.streams, number, self.buffers, streams.patience).make()
+            return
+        made: list[Tensor] | None = None
+        before: list[Tensor] = []  # what came with the leg before, and is not taken yet
         for at, leg in enumerate(op.legs):
-            flight = self._leave(op, at, made, flight, before if leg.needs == at - 1 else None)
-            give_way()
-            if before is not None:
+            if made is None:  # it needs what came
                 self._take_all(op, at - 1, before)
-            made = self._prepare(op, at, flight)
-            self._await_head(flight)
-            before = flight
-            flight = self._expect(op.legs[at + 1], places[(at + 1) % 2]) if places and at < last else None
-        if before is not None:
-            self._take_all(op, last, before)
+                made = self._given_all(op, at)
+            flight = self._depart(made, leg, op.sizes or self._lengths(made, leg))
+            give_way()
+            self._take_all(op, at - 1, before)
+            ahead = at + 1 < len(op.legs) and op.legs[at + 1].needs < at
+            made = self._given_all(op, at + 1) if ahead else None
+            before = self._arrive(flight)
+            for i in range(len(op.items)):
+                op.gone(at, i)
+        self._take_all(op, len(op.legs) - 1, before)
 
-    def _leave(self, op: Hops, at: int, made: list[Tensor], flight: Flight | None, needed: Flight | None) -> Flight:
-        """Send a leg's items, parcel by parcel: those made already, and others when what they need has come."""
-        if flight is None:  # how long its items are must be told first
-            if needed is not None:
-                self._take_all(op, at - 1, needed)
-            made = made or [op.given(at, i) for i in range(len(op.items))]
-            flight = self._asked_for(made, op.legs[at], self._lengths(made, op.legs[at]))
-        for number, parcel in enumerate(flight.place.parcels):
-            if needed is not None and needed.arrived <= number:
-                self._take(op, at - 1, needed)
-            made += [op.given(at, i) for i in range(len(made), parcel.stop)]
-            self._send(flight, made[parcel.start : parcel.stop])
-        return flight
+    def _given_all(self, op: Hops, leg: int) -> list[Tensor]:
+        return [op.given(leg, i) for i in range(len(op.items))]
 
-    def _prepare(self, op: Hops, at: int, flight: Flight) -> list[Tensor]:
-        """The next leg's items that can be made while a leg is under way."""
-        last = at == len(op.legs) - 1
-        if not last and op.legs[at + 1].needs < at:
-            return [op.given(at + 1, i) for i in range(len(op.items))]
-        made: list[Tensor] = []
-        for parcel in flight.place.parcels[:-1]:
-            self._take(op, at, flight)
-            made += [] if last else [op.given(at + 1, i) for i in parcel]
-        return made
+    def _take_all(self, op: Hops, leg: int, came: list[Tensor]) -> None:
+        for i, item in enumerate(came):
+            op.taken(leg, i, item)
+        came.clear()
 
-    def _take_all(self, op: Hops, at: int, flight: Flight) -> None:
-        while not flight.ended:
-            self._take(op, at, flight)
+    def _streams(self) -> Streams | None:
+        """Connections of this group, made when they are wanted for the first time, by all ranks at the same time."""
+        group = self._process_group
+        if group not in _STREAMS:
+            patience = timeout_of(group, torch.device("cpu")) or dist.default_pg_timeout
+            _STREAMS[group] = Streams.connect(self.rank, self.ranks, self._gathered, patience.total_seconds())
+            if _STREAMS[group] is None and self.rank == 0:
+                warnings.warn(
+                    "thinwire's ranks cannot open connections of their own to each other, so that long messages go"
+                    " through Gloo, more slowly; let hosts reach each other on all ports, or set GLOO_SOCKET_IFNAME to"
+                    " the interface where they do.",
+                    stacklevel=2,
+                )
+        return _STREAMS[group]
 
-    def _take(self, op: Hops, at: int, flight: Flight) -> None:
-        """The next parcel."""
-        parcel = flight.place.parcels[flight.arrived]
-        self._arrive(flight)
-        for i in parcel:
-            op.taken(at, i, flight.place.items[i])
-
-    def _places(self, op: Hops) -> list[Place]:
-        """For what comes, if its size is known: one message is under way, and one waits to be taken."""
-        sizes = op.sizes
-        if sizes is None:
-            return []
-        parcels = parcels_of(sizes) if op.device.type in self._gloo else [range(len(sizes))]
-        places = [self.buffers.empty(sum(sizes), torch.uint8, op.device) for _ in range(2)]
-        return [Place.of(place, sizes, parcels) for place in places]
+    def _gathered(self, said: Any) -> list[Any]:
+        """What every rank says."""
+        everyone: list[Any] = [None] * self.ranks
+        dist.all_gather_object(everyone, said, group=self.group)
+        return everyone
 
     def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int]) -> Flight:
-        flight = self._asked_for(items, leg, sizes)
-        self._send(flight, items)
-        return flight
+        """Begin to send and to receive."""
+        flat = self._joined(items)
+        place = self.buffers.empty(sum(sizes), flat.dtype, flat.device)
+        receive = dist.P2POp(dist.irecv, place, self._global(leg.source), self.group)
+        send = dist.P2POp(dist.isend, flat, self._global(leg.to), self.group)
+        return Flight(flat, split(place, sizes), dist.batch_isend_irecv([receive, send]))
 
-    def _asked_for(self, like: Sequence[Tensor], leg: Leg, sizes: Sequence[int]) -> Flight:
-        place = self.buffers.empty(sum(sizes), like[0].dtype, like[0].device)
-        return self._expect(leg, Place.of(place, sizes, [range(len(sizes))]))
-
-    def _expect(self, leg: Leg, place: Place) -> Flight:
-        """Begin to receive. It comes before to send: Gloo sends at once where the receiver is known to wait."""
-        flight = Flight(leg, place)
-        if self._apart(flight):
-            # the group's own methods, without the checks of `irecv` and `isend`: they take as long as the rest
-            receive, source = self._process_group.recv, leg.source
-            flight.receives = [[receive([piece], source, 0) for piece in pieces] for pieces in place.pieces]
-        return flight
-
-    def _send(self, flight: Flight, items: Sequence[Tensor]) -> None:
-        """The next parcel."""
-        flat, to = self._joined(items), flight.leg.to
-        flight.outgoing.append(flat)
-        if self._apart(flight):
-            last = len(flight.outgoing) == len(flight.place.parcels)
-            send = self._process_group.send
-            flight.sends += [send([piece], to, 0) for piece in (head_and_tail(flat) if last else [flat])]
-            return
-        receive = dist.P2POp(dist.irecv, flight.place.flat, self._global(flight.leg.source), self.group)
-        flight.sends = dist.batch_isend_irecv([receive, dist.P2POp(dist.isend, flat, self._global(to), self.group)])
+    def _arrive(self, flight: Flight) -> list[Tensor]:
+        """Wait until all is there and all is sent."""
+        for work in flight.works:
+            work.wait()
+        return flight.items
 
     @property
     def _process_group(self) -> dist.ProcessGroup:
         group = self.group or dist.group.WORLD
         assert group is not None  # it is there since `__init__`
         return group
-
-    def _apart(self, flight: Flight) -> bool:
-        """Gloo's sends and receives go their own ways; others' must be begun in pairs."""
-        return flight.place.flat.device.type in self._gloo
-
-    def _await_head(self, flight: Flight) -> None:
-        """Until the next message may be asked for; where exchanges are begun in pairs, until this one has ended."""
-        if flight.receives:
-            flight.receives[-1].pop(0).wait()
-            return
-        while flight.sends:
-            flight.sends.pop(0).wait()
-
-    def _arrive(self, flight: Flight) -> list[Tensor]:
-        """Wait for the next parcel, and with the last one until all is sent; the items are in their place."""
-        works = flight.receives[flight.arrived] if flight.receives else []
-        flight.arrived += 1
-        for work in works + flight.sends if flight.ended else works:
-            work.wait()
-        return flight.place.items
 
     def _lengths(self, items: Sequence[Tensor], leg: Leg) -> list[int]:
         """How long the items are that will come, told before them."""
@@ -205,9 +134,7 @@ class Exchanges:
 
     def _heard_lengths(self, heard: Tensor) -> list[int]:
         lengths: list[int] = heard.tolist()
-        if any(n < 0 for n in lengths):
-            raise WireError(f"rank {self.rank} of {self.ranks}: a peer announced a message of negative length.")
-        return lengths
+        return checked_lengths(lengths)
 
     def _joined(self, items: Sequence[Tensor]) -> Tensor:
         """One flat tensor: the items' own memory where they lie one behind the other."""
@@ -231,32 +158,14 @@ def _devices_of(backend: str, group: dist.ProcessGroup | None) -> set[str]:
     return {device for device, _, name in served if name == backend}
 
 
-def checked_lengths(lengths: list[int]) -> list[int]:
-    if any(n > _LONGEST for n in lengths):
-        raise WireError(
-            f"a message of {max(lengths)} bytes is longer than the {_LONGEST} that {LENGTH_BYTES} bytes can say."
-        )
-    return lengths
-
-
-def parcels_of(sizes: Sequence[int]) -> list[range]:
-    """Items that travel together, so that each parcel is worth it and there are a few of them."""
-    enough = max(_PARCEL, sum(sizes) // _PARCELS)
-    parcels, begin, filled = list[range](), 0, 0
-    for at, size in enumerate(sizes):
-        filled += size
-        if filled >= enough:
-            parcels.append(range(begin, at + 1))
-            begin, filled = at + 1, 0
-    if begin < len(sizes):  # too little for one more
-        parcels.append(range(parcels.pop().start if parcels else 0, len(sizes)))
-    return parcels
-
-
-def head_and_tail(parcel: Tensor) -> list[Tensor]:
-    """The last parcel as it is sent: in one piece if it is short."""
-    tail = _TAIL // parcel.element_size()
-    return [parcel] if parcel.numel() < 2 * tail else [parcel[:-tail], parcel[-tail:]]
+def timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta | None:
+    """How long the group waits for a peer, if its backend tells."""
+    try:
+        options = getattr(group._get_backend(device), "options", None)
+    except RuntimeError:  # a backend without this device
+        return None
+    found: timedelta | None = getattr(options, "_timeout", None)
+    return found
 
 
 def _adjacent(items: Sequence[Tensor]) -> bool:

@@ -118,11 +118,17 @@ def perform(ops: list[Any]) -> list[Any]:
 
 def _made_journey(ops: list[Hops]) -> list[None]:
     for leg in range(len(ops[0].legs)):
-        given = [[op.given(leg, at).clone() for at in range(len(op.items))] for op in ops]
+        given = [[_left(op, leg, at) for at in range(len(op.items))] for op in ops]
         for op in ops:
             for at, item in enumerate(given[op.legs[leg].source]):
                 op.taken(leg, at, item)
     return [None] * len(ops)
+
+
+def _left(op: Hops, leg: int, at: int) -> Tensor:
+    message = op.given(leg, at).clone()
+    op.gone(leg, at)
+    return message
 
 
 def _reduced(tensors: list[Tensor], how: str) -> Tensor:

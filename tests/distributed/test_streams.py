@@ -1,0 +1,305 @@
+"""Ranks find each other and nobody else; messages keep their order; who is gone, silent or confused is named."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import thinwire
+from tests.distributed.processes import run_ranks
+from thinwire.core import sharded
+from thinwire.core.buffers import Buffers
+from thinwire.core.ops import Hops, Leg, Traffic
+from thinwire.worlds import journeys, streams
+from thinwire.worlds.journeys import Journey, order_of, parcels_of
+from thinwire.worlds.streams import Stream, Streams, connected, own_addresses
+
+
+class Meeting:
+    """Lets threads that stand for ranks tell each other things, as a process group would."""
+
+    def __init__(self, ranks: int) -> None:
+        self.said: list[Any] = [None] * ranks
+        self.barrier = threading.Barrier(ranks, timeout=30)
+
+    def gather(self, rank: int) -> Callable[[Any], list[Any]]:
+        def told(what: Any) -> list[Any]:
+            self.said[rank] = what
+            self.barrier.wait()
+            everyone = list(self.said)
+            self.barrier.wait()
+            return everyone
+
+        return told
+
+
+def on_all(ranks: int, body: Callable[[int], Any]) -> list[Any]:
+    with ThreadPoolExecutor(ranks) as pool:
+        return [future.result(timeout=60) for future in [pool.submit(body, rank) for rank in range(ranks)]]
+
+
+@pytest.fixture(autouse=True)
+def _at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+
+
+def meet(ranks: int) -> list[dict[int, Stream]]:
+    meeting = Meeting(ranks)
+    return on_all(ranks, lambda rank: connected(rank, ranks, meeting.gather(rank)))
+
+
+def close(all_streams: list[dict[int, Stream]]) -> None:
+    for mine in all_streams:
+        for stream in mine.values():
+            stream.close()
+
+
+class Numbers:
+    """An item that sends bytes made of rank, leg and what it took in the leg that this one needs."""
+
+    def __init__(self, rank: int, size: int, legs: list[Leg], exact: bool) -> None:
+        self.rank, self.length, self.legs = rank, size, legs
+        self.size = size if exact else None
+        self.traffic = Traffic()
+        self.came: dict[int, Tensor] = {}
+        self.gone_legs: list[int] = []
+
+    def give(self, leg: int) -> Tensor:
+        needs = self.legs[leg].needs
+        seed = 0 if needs < 0 else int(self.came[needs].sum()) if self.length else 0
+        length = self.length + (0 if self.size is not None else 10 * self.rank + leg)
+        return torch.full((length,), (seed + 16 * self.rank + leg) % 251, dtype=torch.uint8)
+
+    def gone(self, leg: int) -> None:
+        self.gone_legs.append(leg)
+
+    def take(self, leg: int, message: Tensor) -> None:
+        self.came[leg] = message.clone()
+
+
+def travelled(all_streams: list[dict[int, Stream]], sizes: list[int], exact: bool) -> list[list[Numbers]]:
+    ranks = len(all_streams)
+
+    def body(rank: int) -> list[Numbers]:
+        legs = list(sharded._legs(rank, ranks))
+        items = [Numbers(rank, size, legs, exact) for size in sizes]
+        Journey(Hops(legs, items, torch.device("cpu")), all_streams[rank], 1, Buffers(), 20.0).make()
+        return items
+
+    return on_all(ranks, body)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("exact", [True, False])
+def test_everyone_gets_what_was_meant_for_it(ranks: int, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journeys, "_PARCEL", 1000)
+    sizes = [0, 5, 3000, 70_000, 1, 999, 1001, 400_000]
+    all_streams = meet(ranks)
+    everyone = travelled(all_streams, sizes, exact)
+    close(all_streams)
+    for rank, items in enumerate(everyone):
+        legs = list(sharded._legs(rank, ranks))
+        for at, item in enumerate(items):
+            assert item.gone_legs == list(range(len(legs)))
+            for number, leg in enumerate(legs):
+                sender = everyone[leg.source][at]
+                assert torch.equal(item.came[number], sender.give(number))
+
+
+@given(st.integers(2, 6), st.integers(1, 9))
+def test_the_order_is_the_same_at_both_ends_and_nothing_waits_for_itself(ranks: int, parcels: int) -> None:
+    for rank in range(ranks):
+        legs = sharded._legs(rank, ranks)
+        order = order_of(legs, parcels)
+        assert sorted(order) == [(leg, number) for leg in range(len(legs)) for number in range(parcels)]
+        position = {parcel: at for at, parcel in enumerate(order)}
+        for leg, number in order:
+            if legs[leg].needs >= 0:
+                assert position[(legs[leg].needs, number)] < position[(leg, number)]  # type: ignore[index]
+        for peer in range(ranks):
+            theirs = order_of(sharded._legs(peer, ranks), parcels)
+            sent = [parcel for parcel in order if legs[parcel.leg].to == peer]
+            assert sent == [p for p in theirs if sharded._legs(peer, ranks)[p.leg].source == rank]
+
+
+@given(st.lists(st.integers(0, 4 * journeys._PARCEL), min_size=1, max_size=60))
+def test_parcels_are_all_items_in_order(sizes: list[int]) -> None:
+    parcels = parcels_of(sizes)
+    assert [at for parcel in parcels for at in parcel] == list(range(len(sizes)))
+    filled = [sum(sizes[at] for at in parcel) for parcel in parcels]
+    assert len(parcels) <= journeys._PARCELS
+    assert len(parcels) == 1 or min(filled) >= journeys._PARCEL
+
+
+@pytest.mark.timeout(60)
+def test_strangers_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that talks, with a token that is wrong, and one that says nothing and leaves."""
+    listen = streams._listeners
+
+    def listeners(addresses: list[str], ranks: int) -> list[socket.socket]:
+        made = listen(addresses, ranks)
+        for words in (b"x" * 20, b""):
+            with socket.create_connection(made[0].getsockname()) as stranger:
+                stranger.sendall(words)
+        return made
+
+    monkeypatch.setattr(streams, "_listeners", listeners)
+    all_streams = meet(3)
+    assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
+    close(all_streams)
+
+
+@pytest.mark.timeout(60)
+def test_if_one_cannot_be_reached_nobody_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "CONNECTING", 1.0)
+    meeting = Meeting(3)
+
+    def body(rank: int) -> Any:
+        gather = meeting.gather(rank)
+
+        def hiding(what: Any) -> list[Any]:
+            return gather((what[0], []) if rank == 1 and isinstance(what, tuple) else what)
+
+        return connected(rank, 3, hiding)
+
+    assert on_all(3, body) == [None, None, None]
+
+
+@pytest.mark.timeout(60)
+def test_a_connection_to_somebody_else_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port where another program listens: it does not know the answer."""
+    monkeypatch.setattr(streams, "CONNECTING", 2.0)
+    meeting = Meeting(2)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.sendall(b"y" * 16)
+                connection.recv(64)
+
+        talker = threading.Thread(target=answer, daemon=True)
+        talker.start()
+
+        def body(rank: int) -> Any:
+            gather = meeting.gather(rank)
+
+            def elsewhere(what: Any) -> list[Any]:
+                return gather((what[0], [("127.0.0.1", port)]) if rank == 0 and isinstance(what, tuple) else what)
+
+            return connected(rank, 2, elsewhere)
+
+        assert on_all(2, body) == [None, None]
+        talker.join(timeout=10)
+
+
+def journey_of(rank: int, mine: dict[int, Stream], serial: int = 1, patience: float = 20.0, size: int = 100) -> Journey:
+    legs = list(sharded._legs(rank, len(mine) + 1))
+    hops = Hops(legs, [Numbers(rank, size, legs, exact=True)], torch.device("cpu"))
+    return Journey(hops, mine, serial, Buffers(), patience)
+
+
+@pytest.mark.timeout(60)
+def test_a_peer_that_left_is_named() -> None:
+    first, second = meet(2)
+    second[0].close()
+    with pytest.raises(thinwire.WorldError, match="the connection to rank 1 is lost"):
+        journey_of(0, first).make()
+    close([first])
+
+
+@pytest.mark.timeout(60)
+def test_a_silent_peer_is_named_after_a_while() -> None:
+    both = meet(2)
+    with pytest.raises(thinwire.WorldError, match=r"rank 1 did not answer for 0\.2 s"):
+        journey_of(0, both[0], patience=0.2).make()
+    close(both)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("serial", "size"), [(2, 100), (1, 101)])
+def test_a_message_that_is_not_due_is_refused(serial: int, size: int) -> None:
+    both = meet(2)
+
+    def body(rank: int) -> None:
+        journey = journey_of(rank, both[rank], serial=serial if rank else 1, size=size if rank else 100)
+        with pytest.raises(thinwire.WireError, match=f"rank {1 - rank} sent another message than the one that is due"):
+            journey.make()
+
+    on_all(2, body)
+    close(both)
+
+
+@pytest.mark.timeout(60)
+def test_after_a_failure_all_connections_end_and_none_is_used_again() -> None:
+    first, second = meet(2)
+    mine = Streams(first, 20.0)
+    with pytest.raises(ZeroDivisionError), mine.journey():
+        raise ZeroDivisionError
+    with pytest.raises(thinwire.WorldError, match="the connection to rank 0 is lost"):
+        journey_of(1, second).make()
+    with pytest.raises(thinwire.WorldError, match="because an exchange failed before"), mine.journey():
+        pass
+    close([second])
+
+
+def test_addresses_are_those_of_the_interface_that_gloo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_addresses()[0] == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert own_addresses() == ["127.0.0.1"]
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
+    assert own_addresses() == []
+
+
+def averages_cut_off(rank: int, ranks: int) -> tuple[Any, int]:
+    """An average where no rank finds an address of its own."""
+    import warnings
+
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    streams.own_addresses, streams.CONNECTING, sharded.LONG = list, 1.0, 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mean = thinwire.average(torch.full((4000,), float(rank)), "qsgd(bits=8)", reduction="sharded")
+    told = [str(warning.message) for warning in caught if "connections of their own" in str(warning.message)]
+    return mean.numpy(), len(told)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(90)
+def test_without_connections_the_backend_does_it_and_the_first_rank_says_so() -> None:
+    results = run_ranks(2, averages_cut_off, seconds=80)
+    assert [told for _, told in results] == [1, 0]
+    assert all(abs(mean - 0.5).max() < 0.01 for mean, _ in results)
+
+
+def leaves_in_the_middle(rank: int, ranks: int) -> str:
+    sharded.LONG = 1
+    x = torch.randn(4000, generator=torch.Generator().manual_seed(rank))
+    thinwire.average(x, "qsgd", reduction="sharded")
+    if rank == ranks - 1:
+        os._exit(1)
+    began = time.monotonic()
+    with pytest.raises(thinwire.WorldError) as failure:
+        thinwire.average(x, "qsgd", reduction="sharded", step=1)
+    assert time.monotonic() - began < 20
+    return str(failure.value)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(90)
+def test_a_rank_that_dies_is_an_error_with_a_rank_in_it() -> None:
+    for rank, said in enumerate(run_ranks(3, leaves_in_the_middle, seconds=60, dying=1)):
+        assert said.startswith(f"rank {rank} of 3: Hops failed")
+        assert "the connection to rank" in said
