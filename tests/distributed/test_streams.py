@@ -117,6 +117,33 @@ def test_everyone_gets_what_was_meant_for_it(ranks: int, exact: bool, monkeypatc
                 assert torch.equal(item.came[number], sender.give(number))
 
 
+class Dawdling(Numbers):
+    """Rank 1 has sent all it has long before it takes the last message, which no socket can hold."""
+
+    def gone(self, leg: int) -> None:
+        if self.rank == 1 and leg == 1:
+            time.sleep(0.3)
+
+    def give(self, leg: int) -> Tensor:
+        return torch.full((1 if self.rank else 30_000_000,), leg, dtype=torch.uint8)
+
+
+@pytest.mark.timeout(60)
+def test_the_last_to_leave_ends_the_journey() -> None:
+    both = meet(2)
+
+    def body(rank: int) -> Dawdling:
+        legs = list(sharded._legs(rank, 2))
+        item = Dawdling(rank, 0, legs, exact=False)
+        Journey(Hops(legs, [item], torch.device("cpu")), both[rank], 1, Buffers(), 5.0).make()
+        return item
+
+    first, second = on_all(2, body)
+    close(both)
+    assert [message.tolist() for message in first.came.values()] == [[0], [1]]
+    assert all(message.eq(leg).all() and len(message) == 30_000_000 for leg, message in second.came.items())
+
+
 @given(st.integers(2, 6), st.integers(1, 9))
 def test_the_order_is_the_same_at_both_ends_and_nothing_waits_for_itself(ranks: int, parcels: int) -> None:
     for rank in range(ranks):

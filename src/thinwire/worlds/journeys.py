@@ -88,10 +88,13 @@ class Journey:
     def make(self) -> None:
         for arrival in self.arrivals.values():
             self._expect(arrival)
-        while self.to_make or self.leaving or self.to_take:
+        while True:
             self._send()
-            if not (self._make_next() or self._take_next()):
-                self._wait()
+            if self._make_next() or self._take_next():
+                continue
+            if not (self.leaving or self.to_take):
+                return
+            self._wait()
 
     def _make_next(self) -> bool:
         """Make a parcel and send it; False: that cannot or need not be done now."""
