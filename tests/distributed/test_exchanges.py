@@ -43,7 +43,7 @@ def averages(rank: int, ranks: int) -> dict[str, Any]:
                 mine = torch.randn(4000, generator=torch.Generator().manual_seed(10 * step + rank))
                 mean = world.drive(average(thinwire.Codec.parse(row), mine, slot, turn))
             means[f"{row} {bool(devices)}"] = mean.numpy(), world.sent
-    streams = world._streams()
+    streams = Distributed()._streams(torch.device("cpu"))
     means["journeys"] = 0 if streams is None else streams.journeys
     return means
 

@@ -21,6 +21,7 @@ from thinwire.core.buffers import Buffers
 from thinwire.core.ops import Hops, Leg, Traffic
 from thinwire.worlds import journeys, streams
 from thinwire.worlds.journeys import Journey, order_of, parcels_of
+from thinwire.worlds.relay import Relay
 from thinwire.worlds.streams import Stream, Streams, connected, own_addresses
 
 
@@ -167,6 +168,46 @@ def test_parcels_are_all_items_in_order(sizes: list[int]) -> None:
     filled = [sum(sizes[at] for at in parcel) for parcel in parcels]
     assert len(parcels) <= journeys._PARCELS
     assert len(parcels) == 1 or min(filled) >= journeys._PARCEL
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("lengths", [(0,), (7,), (100_000,), (0, 300_000, 5)])
+def test_a_relay_brings_everyone_all(ranks: int, lengths: tuple[int, ...]) -> None:
+    """Those of rank 1 are the longest, of rank 0 there is nothing."""
+    given = [
+        [
+            torch.full((rank * length if rank < 2 else rank,), 7 * rank + at, dtype=torch.uint8)
+            for at, length in enumerate(lengths)
+        ]
+        for rank in range(ranks)
+    ]
+    all_streams = meet(ranks)
+    everyone = on_all(ranks, lambda rank: Relay(rank, all_streams[rank], 3, Buffers(), 20.0).make(given[rank]))
+    close(all_streams)
+    for found in everyone:
+        assert [[item.tolist() for item in items] for items in found] == [[t.tolist() for t in row] for row in given]
+
+
+@pytest.mark.timeout(60)
+def test_a_relay_of_another_journey_is_refused() -> None:
+    both = meet(2)
+
+    def body(rank: int) -> None:
+        relay = Relay(rank, both[rank], 3 + rank, Buffers(), 20.0)
+        with pytest.raises(thinwire.WireError, match=f"rank {1 - rank} sent another message than the one that is due"):
+            relay.make([torch.zeros(10, dtype=torch.uint8)])
+
+    on_all(2, body)
+    close(both)
+
+
+@pytest.mark.timeout(60)
+def test_a_silent_peer_of_a_relay_is_named() -> None:
+    both = meet(2)
+    with pytest.raises(thinwire.WorldError, match=r"rank 1 did not answer for 0\.2 s"):
+        Relay(0, both[0], 1, Buffers(), 0.2).make([torch.zeros(10, dtype=torch.uint8)])
+    close(both)
 
 
 @pytest.mark.timeout(60)

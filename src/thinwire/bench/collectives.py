@@ -32,6 +32,7 @@ IWP = "iwp(density=1/64, mask_nodes=1)"
 WARMUP = 5
 SPAN = 60.0  # seconds that turns may take on quick links, where there are more of them than were asked for
 MOST = 4  # times as many
+PAUSE = 0.03  # seconds in which all ranks hear when they begin
 CODECS = (
     "none",
     "fp16",
@@ -216,8 +217,16 @@ def slowest(seconds: Sequence[float]) -> list[float]:
 
 
 def _together() -> float:
+    """A moment at which all ranks go on; it is the same one, as they share the machine's clock.
+
+    From a barrier they would go on one after the other: where they share cores, the last ones milliseconds late, which
+    the first ones' times would count.
+    """
     dist.barrier()
-    return time.perf_counter()
+    moment = torch.tensor([time.perf_counter() + PAUSE], dtype=torch.float64)
+    dist.broadcast(moment, 0)
+    time.sleep(max(0.0, float(moment) - time.perf_counter()))
+    return float(moment)
 
 
 def collective_table(rows: Sequence[CollectiveRow]) -> Table:

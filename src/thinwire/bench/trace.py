@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
 from thinwire import Handle, Stage
-from thinwire.core.ops import Begin, Finish, Hops, Op, Rounds
+from thinwire.core.ops import Begin, Finish, Hops, Op, Rounds, sent_bytes
 from thinwire.kernels.quantise import Coder
 from thinwire.worlds.distributed import Distributed
 from thinwire.worlds.journeys import Journey, Parcel
@@ -100,7 +100,7 @@ class TracedWorld(Distributed):
         self._recorder.add("wait", began)
         started = op.ticket[0] if isinstance(op, Finish) else op
         flying_since = self._begun.pop(id(op.ticket), began) if isinstance(op, Finish) else began
-        sent = started.sent(self.rank, self.ranks)
+        sent = sent_bytes(started, reply, self.rank, self.ranks)
         self._recorder.add(type(started).__name__, flying_since, f"{self._lane} wire", bytes=sent)
         return reply
 

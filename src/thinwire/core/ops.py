@@ -36,13 +36,19 @@ class AllReduce:
 
 @dataclass(frozen=True, eq=False)
 class AllGather:
-    """Every rank receives all ranks' items: a list for each rank."""
+    """Every rank receives all ranks' items: a list for each rank.
+
+    Items of unequal length go round a ring, where each rank passes on what came to the next: however long those of one
+    rank are, no link carries them twice.
+    """
 
     items: Sequence[Tensor]
     exact: bool = True
 
-    def sent(self, rank: int, ranks: int) -> int:
-        return (ranks - 1) * sum(item_bytes(t, self.exact) for t in self.items)
+    def sent(self, rank: int, ranks: int, reply: Sequence[Sequence[Tensor]]) -> int:
+        """Bytes of all items but those of the next rank."""
+        others = [items for source, items in enumerate(reply) if source != (rank + 1) % ranks]
+        return 0 if ranks == 1 else sum(item_bytes(t, self.exact) for items in others for t in items)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,18 +166,12 @@ class Begin:
 
     op: "Collective"
 
-    def sent(self, rank: int, ranks: int) -> int:
-        return self.op.sent(rank, ranks)
-
 
 @dataclass(frozen=True, eq=False)
 class Finish:
     """Wait for an operation begun earlier; the reply is that operation's."""
 
     ticket: Any
-
-    def sent(self, rank: int, ranks: int) -> int:
-        return 0
 
 
 Collective: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | SendRecv | Hops
@@ -194,6 +194,11 @@ def checked_lengths(lengths: list[int]) -> list[int]:
         if not 0 <= length <= LONGEST:
             raise WireError(f"a message has 0 to {LONGEST} bytes, not {length}; average smaller tensors.")
     return lengths
+
+
+def sent_bytes(op: Collective, reply: Any, rank: int, ranks: int) -> int:
+    """Bytes that a rank sent in an operation, of which this is the reply."""
+    return op.sent(rank, ranks, reply) if isinstance(op, AllGather) else op.sent(rank, ranks)
 
 
 def received_bytes(op: Collective, reply: Any, rank: int, ranks: int) -> int:

@@ -29,9 +29,13 @@ class Parts:
 
     grain: int
     count: int
+    long: bool = False  # few numbers are summed, and many are made of them
 
     def land(self, out: Tensor) -> None:
         """Flat memory where the result is wanted, if it can be decoded there."""
+
+    def prepare(self) -> None:
+        """What can be done for the result while the first sums are under way; some may have come already."""
 
     def encode(self, low: int, high: int) -> Tensor:
         """This rank's encoded parts from `low` to `high`, flat."""
@@ -115,7 +119,8 @@ class InParts:
         """`keep`: this rank's own contribution, as it was encoded; `asks`: how large others' numbers are."""
         self.parts, self.keep = parts, keep
         self.bounds = part_bounds(parts.count, parts.grain)
-        self.asks = asks and len(self.bounds) > 1
+        self.overlaps = parts.long or len(self.bounds) > 1
+        self.asks = asks and self.overlaps
         self.certain = False
         self._own: list[Tensor] = []
         self._largest = 0.0
@@ -126,7 +131,7 @@ class InParts:
     def summed(self, book: Book | None = None) -> Rounds[Tensor]:
         """The decoded sum; `book` gets this rank's own contribution while the last parts travel, if by then it is
         certain that the sum is finite."""
-        if len(self.bounds) == 1:  # by itself, it can share its collective with those of other tensors
+        if not self.overlaps:  # by itself, it can share its collective with those of other tensors
             (total,) = yield AllReduce([self._encoded(self.bounds[0])])
             self.parts.decode(total, *self.bounds[0])
             return self.parts.result()
@@ -142,6 +147,7 @@ class InParts:
             question = yield Begin(AllReduce([largest], "max"))
         for part, values in last:
             flying.append((part, (yield Begin(AllReduce([values])))))
+        self.parts.prepare()
         while len(flying) > LAST:
             yield from self._land(flying)
         if question is not None:

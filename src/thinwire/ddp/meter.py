@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
-from thinwire.core.ops import Begin, Collective, Finish, Rounds, received_bytes, rounds_in
+from thinwire.core.ops import Begin, Collective, Finish, Rounds, received_bytes, rounds_in, sent_bytes
 from thinwire.worlds.distributed import Counters
 
 T = TypeVar("T")
@@ -77,12 +77,12 @@ def metered(rounds: Rounds[T], tally: Tally, rank: int, ranks: int) -> Generator
             return result
         tally.encode_seconds += time.perf_counter() - began
         reply = yield op
-        tally.sent += op.sent(rank, ranks)
         tally.rounds += rounds_in(op)
         if isinstance(op, Begin):
             begun[id(reply)] = op.op
         else:
             done = begun.pop(id(op.ticket)) if isinstance(op, Finish) else op
+            tally.sent += sent_bytes(done, reply, rank, ranks)
             tally.received += received_bytes(done, reply, rank, ranks)
 
 

@@ -7,17 +7,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.given import Given
 from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds
 from thinwire.core.options import number, switch
+from thinwire.core.parts import Parts, question_bytes
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage, State
 from thinwire.errors import CodecError
 from thinwire.kernels import coders, sparse
 from thinwire.kernels.importance import importance, most_important
 from thinwire.kernels.reference.hashing import hash32
+from thinwire.kernels.shares import all_finite
 from thinwire.stages.momentum import clipped, next_velocity, rescale_velocity
 
 USUAL_DENSITY = 1 / 64
+_LONG = 1 << 20  # numbers of a tensor, for which work while sums travel pays
+_CERTAIN = 1e30  # as many of these as there can be ranks are finite together
 FIRST_DENSITY = 0.25  # where a warm-up begins, as in DGC
 
 
@@ -41,6 +46,8 @@ class Importance(Stage):
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
     spreads: ClassVar[bool] = True
+    parted: ClassVar[bool] = True
+    asks: ClassVar[bool] = True
     rounds: ClassVar[int] = 1
     held: ClassVar[tuple[str, ...]] = ("velocity",)
     shown: ClassVar[tuple[str, ...]] = ("density",)
@@ -89,7 +96,9 @@ class Importance(Stage):
         if self.density == 1.0:
             return Size(0)
         mask = coders.expected_indices_size(spec.numel, self.kept(spec.numel, self._share))
-        return Size((ranks - 1) * (LENGTH_BYTES + min(1.0, self.mask_nodes / ranks) * mask), exact=False)
+        alone = spec.numel >= _LONG and not question_bytes(self.out(spec).numel, 1, ranks)
+        asked = 2 * (ranks - 1) * 4 if alone else 0  # what sums of several parts ask for is counted with them
+        return Size(asked + (ranks - 1) * (LENGTH_BYTES + min(1.0, self.mask_nodes / ranks) * mask), exact=False)
 
     # State.
 
@@ -165,6 +174,9 @@ class Importance(Stage):
         sparse.scatter(given, scene.context, -own, out)
         return True
 
+    def parts(self, given: Given, scene: Scene) -> Parts | None:
+        return None if scene.context is None else Masked(given.values, scene.context)
+
     def observe(self, mean: Tensor, scene: Scene) -> None:
         if self.warmup:
             scene.state["steps"] += 1
@@ -174,6 +186,41 @@ class Importance(Stage):
         if self.masking and indices is not None and indices.numel() < velocity.numel():
             velocity = velocity.index_fill(0, indices, 0.0)
         scene.state["velocity"] = velocity
+
+
+class Masked(Parts):
+    """The numbers at the positions of a mask, each a part; the rest of the result is zero before any of them come."""
+
+    def __init__(self, x: Tensor, positions: Tensor) -> None:
+        self.grain, self.count, self.long = 1, positions.numel(), x.numel() >= _LONG
+        self.x, self.positions, self.total = x, positions, torch.empty(0)
+        self._finite = True
+        self._prepared = False
+
+    def land(self, out: Tensor) -> None:
+        self.total = out
+
+    def prepare(self) -> None:
+        if not self._prepared:
+            self.total.zero_()
+            self._prepared = True
+
+    def encode(self, low: int, high: int) -> Tensor:
+        return self.x.index_select(0, self.positions[low:high])
+
+    def decode(self, values: Tensor, low: int, high: int) -> None:
+        self.prepare()
+        self._finite = self._finite and all_finite(values)
+        sparse.scatter_add(self.total, self.positions[low:high], values)
+
+    def result(self) -> Tensor:
+        return self.total
+
+    def finite(self) -> bool:
+        return self._finite
+
+    def certain(self, largest: float) -> bool:
+        return largest < _CERTAIN
 
 
 def mask_nodes(key: int, count: int, ranks: int) -> list[int]:

@@ -30,11 +30,13 @@ from thinwire.core.ops import (
     checked_lengths,
     received_bytes,
     rounds_in,
+    sent_bytes,
 )
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, WorldError
 from thinwire.worlds.exchanges import Exchanges, give_way, split
+from thinwire.worlds.relay import Relay
 
 T = TypeVar("T")
 
@@ -142,7 +144,7 @@ class Distributed(Exchanges):
 
     def _finish(self, op: Collective, finish: Callable[[], Any]) -> Any:
         reply = finish()
-        self._counters.sent += op.sent(self.rank, self.ranks)
+        self._counters.sent += sent_bytes(op, reply, self.rank, self.ranks)
         self._counters.received += received_bytes(op, reply, self.rank, self.ranks)
         return reply
 
@@ -171,12 +173,25 @@ class Distributed(Exchanges):
         sizes = [t.numel() for t in op.items]
         if self.ranks == 1:
             return lambda: [list(op.items)]
-        if not op.exact:  # uneven messages: every rank sends its own to each peer
-            return self._all_to_all([list(op.items)] * self.ranks, False)
+        if not op.exact:
+            return self._gather_uneven(op)
         flat = self._joined(op.items)
         gathered = self.buffers.empty(self.ranks * flat.numel(), flat.dtype, flat.device)
         work = _all_gather_flat(gathered, flat, self.group)
         return lambda: _waited(work, [split(row, sizes) for row in gathered.view(self.ranks, -1)])
+
+    def _gather_uneven(self, op: AllGather) -> Callable[[], list[list[Tensor]]]:
+        """Round a ring if there are streams; else every rank sends its own to each peer."""
+        streams = self._streams(op.items[0].device)
+        if streams is None or any(t.dtype != torch.uint8 for t in op.items):
+            return self._all_to_all([list(op.items)] * self.ranks, False)
+
+        def finish() -> list[list[Tensor]]:
+            with streams.journey() as number:
+                relay = Relay(self.rank, streams.streams, number, self.buffers, streams.patience)
+                return relay.make([t.contiguous() for t in op.items])
+
+        return finish
 
     def _all_to_all(self, parts: Sequence[Sequence[Tensor]], exact: bool) -> Callable[[], list[list[Tensor]]]:
         if self.ranks == 1:

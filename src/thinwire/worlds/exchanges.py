@@ -52,7 +52,7 @@ class Exchanges:
 
     def _make_journey(self, op: Hops) -> None:
         """Send, receive and work: over streams where tensors go through Gloo, and else leg by leg."""
-        streams = self._streams() if op.device.type == "cpu" and "cpu" in self._gloo else None
+        streams = self._streams(op.device)
         if streams is not None:
             with streams.journey() as number:
                 self._journey(op, streams.streams, number, self.buffers, streams.patience).make()
@@ -81,8 +81,10 @@ class Exchanges:
             op.taken(leg, i, item)
         came.clear()
 
-    def _streams(self) -> Streams | None:
+    def _streams(self, device: torch.device) -> Streams | None:
         """Connections of this group, made when they are wanted for the first time, by all ranks at the same time."""
+        if device.type != "cpu" or "cpu" not in self._gloo:
+            return None
         group = self._process_group
         if group not in _STREAMS:
             patience = timeout_of(group, torch.device("cpu")) or dist.default_pg_timeout

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from thinwire.core.buffers import Buffers
 from thinwire.core.ops import Hops, Leg, checked_lengths
-from thinwire.errors import WireError, WorldError
-from thinwire.worlds.streams import Stream
+from thinwire.errors import WireError
+from thinwire.worlds.streams import Stream, wait
 
 _PARCEL = 1 << 16  # bytes that are worth a parcel of their own
 _PARCELS = 8  # of a leg
@@ -83,7 +83,6 @@ class Journey:
             source: Arrival(streams[source], [p for p in order if op.legs[p.leg].source == source])
             for source in {leg.source for leg in op.legs}
         }
-        self.poll = select.poll()
 
     def make(self) -> None:
         for arrival in self.arrivals.values():
@@ -187,11 +186,4 @@ class Journey:
         if self.to_take:
             source = self.arrivals[self.op.legs[self.to_take[0].leg].source].stream
             wanted[source] = wanted.get(source, 0) | select.POLLIN
-        for stream, events in wanted.items():
-            self.poll.register(stream.connection, events)
-        ready = self.poll.poll(1000 * self.patience)
-        for stream in wanted:
-            self.poll.unregister(stream.connection)
-        if not ready:
-            silent = ", ".join(str(peer) for peer in sorted(stream.peer for stream in wanted))
-            raise WorldError(f"rank {silent} did not answer for {self.patience:g} s")
+        wait(wanted, self.patience)

@@ -9,7 +9,19 @@ from torch import Tensor
 
 from thinwire.core.average import Turn, average
 from thinwire.core.codec import Codec
-from thinwire.core.ops import AllGather, AllReduce, AllToAll, Begin, Broadcast, Finish, Hops, Op, Rounds, SendRecv
+from thinwire.core.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Begin,
+    Broadcast,
+    Finish,
+    Hops,
+    Op,
+    Rounds,
+    SendRecv,
+    sent_bytes,
+)
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, WorldError
@@ -83,7 +95,9 @@ def run(rounds: Sequence[Rounds[T]]) -> tuple[list[T], list[int]]:
                 f"the simulated ranks disagree: {[type(op).__name__ for op in ops]}, {len(results)} ended."
             )
         replies = _perform(ops)
-        sent = [total + op.sent(rank, ranks) for rank, (total, op) in enumerate(zip(sent, ops, strict=True))]
+        for rank, op in enumerate(ops):
+            if not isinstance(op, Finish):
+                sent[rank] += sent_bytes(op.op if isinstance(op, Begin) else op, replies[rank], rank, ranks)
 
 
 def _perform(ops: list[Any]) -> list[Any]:

@@ -10,11 +10,12 @@ import array
 import fcntl
 import os
 import secrets
+import select
 import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -88,6 +89,16 @@ def _drop(parts: "deque[memoryview]", count: int) -> None:
             parts[0] = parts[0][count:]
             return
         count -= parts.popleft().nbytes
+
+
+def wait(awaited: Mapping[Stream, int], patience: float) -> None:
+    """Until the kernel has what is awaited of one of these streams (`select.POLLIN`, `POLLOUT`), or it is lost."""
+    poll = select.poll()
+    for stream, events in awaited.items():
+        poll.register(stream.connection, events)
+    if not poll.poll(1000 * patience):
+        silent = ", ".join(str(peer) for peer in sorted(stream.peer for stream in awaited))
+        raise WorldError(f"rank {silent} did not answer for {patience:g} s")
 
 
 def connected(rank: int, ranks: int, gather: Gather) -> dict[int, Stream] | None:
