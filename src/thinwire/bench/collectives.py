@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from thinwire import Codec, Slot, Turn
-from thinwire.bench.launching import launched, report, work
+from thinwire.bench.launching import common_moment, launched, report, work
 from thinwire.bench.results import Target, at_least, beside_target, columns, show_size
 from thinwire.core.average import average
 from thinwire.lab.rates import parse_rate
@@ -32,7 +32,6 @@ IWP = "iwp(density=1/64, mask_nodes=1)"
 WARMUP = 5
 SPAN = 60.0  # seconds that turns may take on quick links, where there are more of them than were asked for
 MOST = 4  # times as many
-PAUSE = 0.03  # seconds in which all ranks hear when they begin
 CODECS = (
     "none",
     "fp16",
@@ -140,7 +139,7 @@ class Averaged:
         before = self.world.sent
         turn = Turn(self.world.rank, self.world.ranks, 0, self.step, buffers=self.world.buffers)
         given = self.buffer.copy_(self.given[self.step % len(self.given)])
-        began = _together()
+        began = common_moment()
         self.world.drive(average(self.codec, given, self.slot, turn, self.weights, out=given))
         self.seconds.append(time.perf_counter() - began)
         self.step, self.sent = self.step + 1, self.world.sent - before
@@ -155,7 +154,7 @@ class Plain:
 
     def __call__(self) -> None:
         self.buffer.copy_(self.given)
-        began = _together()
+        began = common_moment()
         self.buffer.div_(self.ranks)
         dist.all_reduce(self.buffer)
         self.seconds.append(time.perf_counter() - began)
@@ -176,7 +175,7 @@ def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
     turns, turn = job["turns"], 0
     while turn < turns:
         report(place, f"turn {turn + 1} of {turns}")
-        began = _together()
+        began = common_moment()
         plain()
         for candidate in averaged.values():
             candidate()
@@ -214,19 +213,6 @@ def slowest(seconds: Sequence[float]) -> list[float]:
     dist.all_reduce(longest, dist.ReduceOp.MAX)
     times: list[float] = longest.tolist()
     return times
-
-
-def _together() -> float:
-    """A moment at which all ranks go on; it is the same one, as they share the machine's clock.
-
-    From a barrier they would go on one after the other: where they share cores, the last ones milliseconds late, which
-    the first ones' times would count.
-    """
-    dist.barrier()
-    moment = torch.tensor([time.perf_counter() + PAUSE], dtype=torch.float64)
-    dist.broadcast(moment, 0)
-    time.sleep(max(0.0, float(moment) - time.perf_counter()))
-    return float(moment)
 
 
 def collective_table(rows: Sequence[CollectiveRow]) -> Table:

@@ -53,8 +53,9 @@ WORKLOADS = {"vgg": Workload("vgg", 4), "resnet": Workload("resnet-wide", 2), "g
 
 @dataclass(frozen=True)
 class DdpRow:
-    """One contender. `exposed_share` sets its wait behind backward, `overhead_share` all that its step takes beyond
-    headroom, against step(ddp) - step(headroom), the exposed communication of plain DDP."""
+    """One contender. What it exposes is all that its step takes beyond that of headroom, for plain DDP and every other
+    alike; `wait_seconds` is how long it waited behind backward, if it tells: there, ranks that end their backward
+    passes early wait for the last one too."""
 
     kind: ClassVar[str] = "ddp"
 
@@ -66,9 +67,9 @@ class DdpRow:
     contender: str
     seconds: float
     step_ratio: float
-    exposed_seconds: float | None
-    exposed_share: float | None
-    overhead_share: float | None
+    exposed_seconds: float
+    exposed_share: float | None  # of plain DDP's
+    wait_seconds: float | None
     encode_seconds: float | None
     communicate_seconds: float | None
     decode_seconds: float | None
@@ -155,15 +156,12 @@ def ddp_rows(found: Sequence[Mapping[str, Any]], about: Mapping[str, Any], judge
     plain, exposed = seconds[PLAIN], seconds[PLAIN] - seconds[HEADROOM]
     rows = []
     for row in found:
-        key, wait = (about["link"], row["contender"]), row["exposed_seconds"]
-        if row["contender"] == PLAIN:
-            wait = max(0.0, exposed)
+        key, beyond = (about["link"], row["contender"]), row["seconds"] - seconds[HEADROOM]
         figures = {
             **row,
             "step_ratio": row["seconds"] / plain,
-            "exposed_seconds": wait,
-            "exposed_share": wait / exposed if wait is not None and exposed > 0 else None,
-            "overhead_share": (row["seconds"] - seconds[HEADROOM]) / exposed if exposed > 0 else None,
+            "exposed_seconds": beyond,
+            "exposed_share": beyond / exposed if exposed > 0 else None,
             "step_target": at_most(STEP_TARGETS[key]) if judge and key in STEP_TARGETS else None,
             "exposed_target": at_most(EXPOSED_TARGETS[key]) if judge and key in EXPOSED_TARGETS else None,
         }
@@ -192,17 +190,20 @@ def ddp_table(rows: Sequence[DdpRow | DdpVerdict]) -> Table:
         f"{first.model}, {first.parameters:,} parameters, batch {first.batch} on each of {first.ranks} ranks,"
         f" link {first.link}: median step"
     )
-    names = ("contender", "step ms", "/ plain DDP", "exposed ms", "/ plain's", "beyond headroom / plain's")
+    names = ("contender", "step ms", "/ plain DDP", "exposed ms", "/ plain's", "wait ms")
     table = columns(Table(title=title, title_justify="left"), (*names, "encode ms", "wire ms", "decode ms", "MB sent"))
     for row in sorted(steps, key=lambda row: row.seconds):
+        told = (row.wait_seconds, row.encode_seconds, row.communicate_seconds, row.decode_seconds)
         table.add_row(
             row.contender,
             _ms(row.seconds),
             beside_target(row.step_ratio, row.step_target),
             _ms(row.exposed_seconds),
             "" if row.exposed_share is None else beside_target(row.exposed_share, row.exposed_target),
-            "" if row.overhead_share is None else f"{row.overhead_share:.2f}",
-            *(_ms(value) for value in (row.encode_seconds, row.communicate_seconds, row.decode_seconds)),
+            *(
+                _ms(value)
+                for value in (row.wait_seconds, row.encode_seconds, row.communicate_seconds, row.decode_seconds)
+            ),
             "" if row.bytes_sent is None else f"{row.bytes_sent / 1e6:.2f}",
         )
     for end in (row for row in rows if isinstance(row, DdpVerdict)):

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.bench.launching import report, work
+from thinwire.bench.launching import common_moment, report, work
 from thinwire.bench.trace import Recorder, chrome_events, traced
 from thinwire.compare.contenders import Attached, parse_contender
 from thinwire.compare.traffic import Traffic
@@ -25,7 +25,7 @@ from thinwire.recipes.models import reads_text
 from thinwire.recipes.place import Place
 from thinwire.recipes.recipe import loss_of
 
-TIMES = ("exposed", "encode", "communicate", "decode")
+TIMES = {"wait": "exposed", "encode": "encode", "communicate": "communicate", "decode": "decode"}  # as handles say
 SETTLED_AT_ONCE = ("ddp", "headroom", "none", "fp16", "bf16", "torch-fp16", "torch-bf16")
 BATCHES = 4
 
@@ -49,11 +49,10 @@ class Runner:
         return 2 if self.text in SETTLED_AT_ONCE else 5
 
     def train(self, batches: Sequence[tuple[Tensor, Tensor]], recorder: Recorder | None = None) -> float:
-        """One step from where all ranks are ready; its seconds on this rank."""
+        """One step from when all ranks begin; its seconds on this rank."""
         x, y = batches[self.step % len(batches)]
         watch = recorder or Recorder()
-        dist.barrier()
-        began = time.perf_counter()
+        began = common_moment()
         with watch.span("step"):
             with watch.span("forward"):
                 loss = loss_of(self.parallel, x, y)
@@ -71,8 +70,8 @@ class Runner:
         for _ in range(steps):
             self.seconds.append(self.train(batches))
             metrics = self.compressor.metrics()
-            for what in TIMES:
-                if (value := metrics.get(f"{what}_seconds")) is not None:
+            for what, told in TIMES.items():
+                if (value := metrics.get(f"{told}_seconds")) is not None:
                     self.told.setdefault(what, []).append(value)
         total = traffic.total()
         if total is not None:
