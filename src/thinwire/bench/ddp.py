@@ -200,10 +200,7 @@ def ddp_table(rows: Sequence[DdpRow | DdpVerdict]) -> Table:
             beside_target(row.step_ratio, row.step_target),
             _ms(row.exposed_seconds),
             "" if row.exposed_share is None else beside_target(row.exposed_share, row.exposed_target),
-            *(
-                _ms(value)
-                for value in (row.wait_seconds, row.encode_seconds, row.communicate_seconds, row.decode_seconds)
-            ),
+            *(_ms(value) for value in told),
             "" if row.bytes_sent is None else f"{row.bytes_sent / 1e6:.2f}",
         )
     for end in (row for row in rows if isinstance(row, DdpVerdict)):
