@@ -190,6 +190,34 @@ def test_a_relay_brings_everyone_all(ranks: int, lengths: tuple[int, ...]) -> No
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("exact", [True, False])
+def test_more_items_than_the_kernel_takes_at_once(exact: bool) -> None:
+    all_streams = meet(2)
+    first, second = travelled(all_streams, [3] * 3000, exact)
+    found = on_all(
+        2, lambda rank: Relay(rank, all_streams[rank], 1, Buffers(), 20.0).make([torch.ones(2).byte()] * 3000)
+    )
+    close(all_streams)
+    assert all(torch.equal(mine.came[1], theirs.give(1)) for mine, theirs in zip(first, second, strict=True))
+    assert [len(items) for items in found[0]] == [3000, 3000]
+
+
+@pytest.mark.timeout(60)
+def test_a_relay_holds_what_a_late_peer_does_not_take() -> None:
+    """More chunks wait to be passed on than the kernel takes at once."""
+    given = [[torch.full((n,), rank, dtype=torch.uint8)] for rank, n in enumerate((40_000_000, 5, 0))]
+    all_streams = meet(3)
+
+    def body(rank: int) -> Any:
+        time.sleep(0.5 if rank == 2 else 0)
+        return Relay(rank, all_streams[rank], 1, Buffers(), 20.0).make(given[rank])
+
+    for found in on_all(3, body):
+        assert all(torch.equal(items[0], mine[0]) for items, mine in zip(found, given, strict=True))
+    close(all_streams)
+
+
+@pytest.mark.timeout(60)
 def test_a_relay_of_another_journey_is_refused() -> None:
     both = meet(2)
 
@@ -321,6 +349,52 @@ def test_after_a_failure_all_connections_end_and_none_is_used_again() -> None:
     with pytest.raises(thinwire.WorldError, match="because an exchange failed before"), mine.journey():
         pass
     close([second])
+
+
+@pytest.mark.timeout(60)
+def test_peers_learn_of_a_failure_even_if_a_fork_holds_the_connection() -> None:
+    first, second = meet(2)
+    held = first[1].connection.dup()  # as a forked worker has it
+    with pytest.raises(ZeroDivisionError), Streams(first, 20.0).journey():
+        raise ZeroDivisionError
+    with pytest.raises(thinwire.WorldError, match="the connection to rank 0 is lost"):
+        journey_of(1, second).make()
+    held.close()
+    close([second])
+
+
+def test_two_threads_on_one_group_are_refused() -> None:
+    streams_of_one = Streams({}, 1.0)
+    with (
+        streams_of_one.journey(),
+        pytest.raises(thinwire.WorldError, match="two threads average on one process group"),
+        streams_of_one.journey(),
+    ):
+        pass
+    with streams_of_one.journey() as number:
+        assert number == 2
+
+
+@pytest.mark.timeout(60)
+def test_ranks_meet_at_any_of_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first address leads nowhere, and nobody calls at it."""
+    monkeypatch.setattr(streams, "own_addresses", lambda: ["127.0.0.2", "127.0.0.1"])
+    meeting = Meeting(3)
+
+    def body(rank: int) -> Any:
+        gather = meeting.gather(rank)
+
+        def mistaken(what: Any) -> list[Any]:
+            nowhere = isinstance(what, tuple)
+            return gather((what[0], [("127.0.0.3", 9), *what[1][1:]]) if nowhere else what)
+
+        return connected(rank, 3, mistaken)
+
+    began = time.monotonic()
+    all_streams = on_all(3, body)
+    assert time.monotonic() - began < streams.CONNECTING / 2
+    assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
+    close(all_streams)
 
 
 def test_addresses_are_those_of_the_interface_that_gloo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,9 +103,9 @@ def part_bounds(count: int, grain: int) -> list[Bounds]:
     return list(pairwise(count * i // pieces for i in range(pieces + 1))) if pieces > 1 else [(0, count)]
 
 
-def question_bytes(count: int, grain: int, ranks: int) -> int:
+def question_bytes(count: int, grain: int, ranks: int, long: bool = False) -> int:
     """What it takes to ask all ranks for their largest number."""
-    return 2 * (ranks - 1) * 4 if len(part_bounds(count, grain)) > 1 else 0
+    return 2 * (ranks - 1) * 4 if long or len(part_bounds(count, grain)) > 1 else 0
 
 
 class InParts:

@@ -63,7 +63,10 @@ class Lane:
         """Close, and give up the group. Torch names groups of a part of the ranks by how many groups there are, and
         must not find a name that was used before: such a group stays until the process ends."""
         self.close()
-        if not self._thread.is_alive() and not self._partial:
+        if self._thread.is_alive():
+            return
+        self.world.hang_up()
+        if not self._partial:
             with suppress(Exception):  # the default group may be gone already, and this one with it
                 dist.destroy_process_group(self.world.group)
 

@@ -96,8 +96,9 @@ class Importance(Stage):
         if self.density == 1.0:
             return Size(0)
         mask = coders.expected_indices_size(spec.numel, self.kept(spec.numel, self._share))
-        alone = spec.numel >= _LONG and not question_bytes(self.out(spec).numel, 1, ranks)
-        asked = 2 * (ranks - 1) * 4 if alone else 0  # what sums of several parts ask for is counted with them
+        summed, long = self.out(spec).numel, spec.numel >= _LONG
+        # what sums of several parts ask for is counted with them
+        asked = question_bytes(summed, 1, ranks, long) - question_bytes(summed, 1, ranks)
         return Size(asked + (ranks - 1) * (LENGTH_BYTES + min(1.0, self.mask_nodes / ranks) * mask), exact=False)
 
     # State.

@@ -98,6 +98,12 @@ class Exchanges:
                 )
         return _STREAMS[group]
 
+    def hang_up(self) -> None:
+        """Close this group's own connections, if it has any."""
+        streams = _STREAMS.pop(self._process_group, None)
+        if streams is not None:
+            streams.close()
+
     def _gathered(self, said: Any) -> list[Any]:
         """What every rank says."""
         everyone: list[Any] = [None] * self.ranks

@@ -62,7 +62,7 @@ class Relay:
             sent = self.next.send()
             if self.before.receive():
                 break
-            awaited = {self.next: 0 if sent else select.POLLOUT}
+            awaited = {} if sent else {self.next: select.POLLOUT}
             awaited[self.before] = awaited.get(self.before, 0) | select.POLLIN
             wait(awaited, self.patience)
         if onward:

@@ -13,10 +13,12 @@ import secrets
 import select
 import socket
 import struct
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, TypeAlias
 
 from thinwire.errors import WorldError
@@ -25,6 +27,9 @@ Gather: TypeAlias = Callable[[Any], list[Any]]  # what every rank says, by rank
 
 CONNECTING = 10.0  # seconds in which the ranks must have found each other
 _WAITING = 1 << 16  # bytes in the kernel that have not been sent yet, from which it takes no more
+_TOGETHER = 64  # pieces of memory that the kernel is given at once; it refuses more than 1,024
+_LONGEST_WAIT = 2**31 - 1  # milliseconds that can be waited for
+_SPEAKING = 2.0  # seconds in which who calls must say who it is
 _TOKEN = 16  # bytes
 _RANK = struct.Struct("<I")
 _ADDRESS_OF = 0x8915  # SIOCGIFADDR
@@ -39,22 +44,21 @@ class Stream:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WAITING)
         self.connection, self.peer = connection, peer
         self._leaving: deque[memoryview] = deque()
-        self._coming: deque[memoryview] = deque()
+        self._coming = memoryview(b"")  # what is still empty of a place
 
     def give(self, parts: Sequence[memoryview]) -> None:
         """Bytes to send behind all that were given before; they must stay as they are until `send` has sent all."""
         self._leaving.extend(part for part in parts if part.nbytes)
 
     def want(self, place: memoryview) -> None:
-        """Receive into this place, when those asked for before are full."""
-        if place.nbytes:
-            self._coming.append(place)
+        """Receive into this place; the one before it must be full."""
+        self._coming = place
 
     def send(self) -> bool:
         """As much as goes; whether that is all."""
         while self._leaving:
             try:
-                _drop(self._leaving, self.connection.sendmsg(self._leaving))
+                self._drop(self.connection.sendmsg(islice(self._leaving, _TOGETHER)))
             except BlockingIOError:
                 return False
             except OSError as reason:
@@ -63,32 +67,37 @@ class Stream:
 
     def receive(self) -> bool:
         """As much as has come; whether that is all that is wanted."""
-        while self._coming:
+        while self._coming.nbytes:
             try:
-                came = self.connection.recvmsg_into(self._coming)[0]
+                came = self.connection.recv_into(self._coming)
             except BlockingIOError:
                 return False
             except OSError as reason:
                 raise self._lost(reason) from reason
             if came == 0:
                 raise self._lost("it was closed at the other end")
-            _drop(self._coming, came)
+            self._coming = self._coming[came:]
         return True
+
+    def _drop(self, count: int) -> None:
+        """So many bytes have left."""
+        while count:
+            first = self._leaving[0]
+            if count < first.nbytes:
+                self._leaving[0] = first[count:]
+                return
+            count -= self._leaving.popleft().nbytes
 
     def _lost(self, reason: object) -> WorldError:
         return WorldError(f"the connection to rank {self.peer} is lost ({reason})")
 
+    def cut_off(self) -> None:
+        """Let the peer know that no more comes, even if a forked process has the connection too."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self.connection.close()
-
-
-def _drop(parts: "deque[memoryview]", count: int) -> None:
-    """The first `count` bytes are done with."""
-    while count:
-        if count < parts[0].nbytes:
-            parts[0] = parts[0][count:]
-            return
-        count -= parts.popleft().nbytes
 
 
 def wait(awaited: Mapping[Stream, int], patience: float) -> None:
@@ -96,7 +105,7 @@ def wait(awaited: Mapping[Stream, int], patience: float) -> None:
     poll = select.poll()
     for stream, events in awaited.items():
         poll.register(stream.connection, events)
-    if not poll.poll(1000 * patience):
+    if not poll.poll(min(1000 * patience, _LONGEST_WAIT)):
         silent = ", ".join(str(peer) for peer in sorted(stream.peer for stream in awaited))
         raise WorldError(f"rank {silent} did not answer for {patience:g} s")
 
@@ -142,9 +151,10 @@ def _listeners(addresses: Sequence[str], ranks: int) -> list[socket.socket]:
 def _called(told: tuple[bytes, list[tuple[str, int]]], own: bytes, rank: int, until: float) -> socket.socket:
     """A connection to a peer, which proves by its answer that it is the one."""
     secret, addresses = told
-    for address, port in addresses:
+    for untried, (address, port) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         try:
-            connection = socket.create_connection((address, port), timeout=_left(until))
+            connection = socket.create_connection((address, port), timeout=_left(until) / untried)
+            connection.settimeout(_left(until))
         except OSError:
             continue
         try:
@@ -163,15 +173,14 @@ def _answered(
     """The next peer that calls; others are sent away."""
     if not listeners:
         raise ConnectionError("this host has no address where peers could call")
+    listening, ears = {listener.fileno(): listener for listener in listeners}, select.poll()
+    for listener in listeners:
+        ears.register(listener, select.POLLIN)
     while True:
-        for listener in listeners:
-            listener.settimeout(_left(until) / len(listeners))
+        for number, _ in ears.poll(1000 * _left(until)):
+            connection, _ = listening[number].accept()
             try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                continue
-            try:
-                connection.settimeout(_left(until))
+                connection.settimeout(min(_SPEAKING, _left(until)))
                 called = _read(connection, _TOKEN + _RANK.size)
                 (peer,) = _RANK.unpack(called[_TOKEN:])
                 if secrets.compare_digest(called[:_TOKEN], told[rank][0]) and rank < peer < len(told):
@@ -239,6 +248,7 @@ class Streams:
         self.streams, self.patience = streams, patience
         self.journeys = 0
         self.closed = False
+        self._busy = threading.Lock()
 
     @classmethod
     def connect(cls, rank: int, ranks: int, gather: Gather, patience: float) -> "Streams | None":
@@ -251,12 +261,18 @@ class Streams:
         """The number of the next journey. If it fails, all connections end: peers must not wait for the rest of it."""
         if self.closed:
             raise WorldError("the connections to the other ranks are closed, because an exchange failed before")
+        if not self._busy.acquire(blocking=False):
+            raise WorldError("two threads average on one process group at the same time; give each a group of its own")
         self.journeys += 1
         try:
             yield self.journeys
         except BaseException:
+            for stream in self.streams.values():
+                stream.cut_off()
             self.close()
             raise
+        finally:
+            self._busy.release()
 
     def close(self) -> None:
         self.closed = True
