@@ -1,12 +1,7 @@
-"""Ranks find each other and nobody else; messages keep their order; who is gone, silent or confused is named."""
+"""Messages of a journey keep their order; who is gone, silent or confused is named."""
 
 import os
-import socket
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
@@ -15,54 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import thinwire
+from tests.distributed.meeting import close, meet, on_all
 from tests.distributed.processes import run_ranks
 from thinwire.core import sharded
 from thinwire.core.buffers import Buffers
 from thinwire.core.ops import Hops, Leg, Traffic
-from thinwire.worlds import journeys, streams
+from thinwire.worlds import journeys
 from thinwire.worlds.journeys import Journey, order_of, parcels_of
 from thinwire.worlds.relay import Relay
-from thinwire.worlds.streams import Stream, Streams, connected, own_addresses
-
-
-class Meeting:
-    """Lets threads that stand for ranks tell each other things, as a process group would."""
-
-    def __init__(self, ranks: int) -> None:
-        self.said: list[Any] = [None] * ranks
-        self.barrier = threading.Barrier(ranks, timeout=30)
-
-    def gather(self, rank: int) -> Callable[[Any], list[Any]]:
-        def told(what: Any) -> list[Any]:
-            self.said[rank] = what
-            self.barrier.wait()
-            everyone = list(self.said)
-            self.barrier.wait()
-            return everyone
-
-        return told
-
-
-def on_all(ranks: int, body: Callable[[int], Any]) -> list[Any]:
-    with ThreadPoolExecutor(ranks) as pool:
-        return [future.result(timeout=60) for future in [pool.submit(body, rank) for rank in range(ranks)]]
-
-
-@pytest.fixture(autouse=True)
-def _at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-
-
-def meet(ranks: int) -> list[dict[int, Stream]]:
-    meeting = Meeting(ranks)
-    return on_all(ranks, lambda rank: connected(rank, ranks, meeting.gather(rank)))
-
-
-def close(all_streams: list[dict[int, Stream]]) -> None:
-    for mine in all_streams:
-        for stream in mine.values():
-            stream.close()
+from thinwire.worlds.streams import Stream, Streams
 
 
 class Numbers:
@@ -171,25 +127,6 @@ def test_parcels_are_all_items_in_order(sizes: list[int]) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("lengths", [(0,), (7,), (100_000,), (0, 300_000, 5)])
-def test_a_relay_brings_everyone_all(ranks: int, lengths: tuple[int, ...]) -> None:
-    """Those of rank 1 are the longest, of rank 0 there is nothing."""
-    given = [
-        [
-            torch.full((rank * length if rank < 2 else rank,), 7 * rank + at, dtype=torch.uint8)
-            for at, length in enumerate(lengths)
-        ]
-        for rank in range(ranks)
-    ]
-    all_streams = meet(ranks)
-    everyone = on_all(ranks, lambda rank: Relay(rank, all_streams[rank], 3, Buffers(), 20.0).make(given[rank]))
-    close(all_streams)
-    for found in everyone:
-        assert [[item.tolist() for item in items] for items in found] == [[t.tolist() for t in row] for row in given]
-
-
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("exact", [True, False])
 def test_more_items_than_the_kernel_takes_at_once(exact: bool) -> None:
     all_streams = meet(2)
@@ -200,105 +137,6 @@ def test_more_items_than_the_kernel_takes_at_once(exact: bool) -> None:
     close(all_streams)
     assert all(torch.equal(mine.came[1], theirs.give(1)) for mine, theirs in zip(first, second, strict=True))
     assert [len(items) for items in found[0]] == [3000, 3000]
-
-
-@pytest.mark.timeout(60)
-def test_a_relay_holds_what_a_late_peer_does_not_take() -> None:
-    """More chunks wait to be passed on than the kernel takes at once."""
-    given = [[torch.full((n,), rank, dtype=torch.uint8)] for rank, n in enumerate((40_000_000, 5, 0))]
-    all_streams = meet(3)
-
-    def body(rank: int) -> Any:
-        time.sleep(0.5 if rank == 2 else 0)
-        return Relay(rank, all_streams[rank], 1, Buffers(), 20.0).make(given[rank])
-
-    for found in on_all(3, body):
-        assert all(torch.equal(items[0], mine[0]) for items, mine in zip(found, given, strict=True))
-    close(all_streams)
-
-
-@pytest.mark.timeout(60)
-def test_a_relay_of_another_journey_is_refused() -> None:
-    both = meet(2)
-
-    def body(rank: int) -> None:
-        relay = Relay(rank, both[rank], 3 + rank, Buffers(), 20.0)
-        with pytest.raises(thinwire.WireError, match=f"rank {1 - rank} sent another message than the one that is due"):
-            relay.make([torch.zeros(10, dtype=torch.uint8)])
-
-    on_all(2, body)
-    close(both)
-
-
-@pytest.mark.timeout(60)
-def test_a_silent_peer_of_a_relay_is_named() -> None:
-    both = meet(2)
-    with pytest.raises(thinwire.WorldError, match=r"rank 1 did not answer for 0\.2 s"):
-        Relay(0, both[0], 1, Buffers(), 0.2).make([torch.zeros(10, dtype=torch.uint8)])
-    close(both)
-
-
-@pytest.mark.timeout(60)
-def test_strangers_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that talks, with a token that is wrong, and one that says nothing and leaves."""
-    listen = streams._listeners
-
-    def listeners(addresses: list[str], ranks: int) -> list[socket.socket]:
-        made = listen(addresses, ranks)
-        for words in (b"x" * 20, b""):
-            with socket.create_connection(made[0].getsockname()) as stranger:
-                stranger.sendall(words)
-        return made
-
-    monkeypatch.setattr(streams, "_listeners", listeners)
-    all_streams = meet(3)
-    assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
-    close(all_streams)
-
-
-@pytest.mark.timeout(60)
-def test_if_one_cannot_be_reached_nobody_connects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "CONNECTING", 1.0)
-    meeting = Meeting(3)
-
-    def body(rank: int) -> Any:
-        gather = meeting.gather(rank)
-
-        def hiding(what: Any) -> list[Any]:
-            return gather((what[0], []) if rank == 1 and isinstance(what, tuple) else what)
-
-        return connected(rank, 3, hiding)
-
-    assert on_all(3, body) == [None, None, None]
-
-
-@pytest.mark.timeout(60)
-def test_a_connection_to_somebody_else_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port where another program listens: it does not know the answer."""
-    monkeypatch.setattr(streams, "CONNECTING", 2.0)
-    meeting = Meeting(2)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-
-        def answer() -> None:
-            connection, _ = other.accept()
-            with connection:
-                connection.sendall(b"y" * 16)
-                connection.recv(64)
-
-        talker = threading.Thread(target=answer, daemon=True)
-        talker.start()
-
-        def body(rank: int) -> Any:
-            gather = meeting.gather(rank)
-
-            def elsewhere(what: Any) -> list[Any]:
-                return gather((what[0], [("127.0.0.1", port)]) if rank == 0 and isinstance(what, tuple) else what)
-
-            return connected(rank, 2, elsewhere)
-
-        assert on_all(2, body) == [None, None]
-        talker.join(timeout=10)
 
 
 def journey_of(rank: int, mine: dict[int, Stream], serial: int = 1, patience: float = 20.0, size: int = 100) -> Journey:
@@ -373,57 +211,6 @@ def test_two_threads_on_one_group_are_refused() -> None:
         pass
     with streams_of_one.journey() as number:
         assert number == 2
-
-
-@pytest.mark.timeout(60)
-def test_ranks_meet_at_any_of_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first address leads nowhere, and nobody calls at it."""
-    monkeypatch.setattr(streams, "own_addresses", lambda: ["127.0.0.2", "127.0.0.1"])
-    meeting = Meeting(3)
-
-    def body(rank: int) -> Any:
-        gather = meeting.gather(rank)
-
-        def mistaken(what: Any) -> list[Any]:
-            nowhere = isinstance(what, tuple)
-            return gather((what[0], [("127.0.0.3", 9), *what[1][1:]]) if nowhere else what)
-
-        return connected(rank, 3, mistaken)
-
-    began = time.monotonic()
-    all_streams = on_all(3, body)
-    assert time.monotonic() - began < streams.CONNECTING / 2
-    assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
-    close(all_streams)
-
-
-def test_addresses_are_those_of_the_interface_that_gloo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert own_addresses()[0] == "127.0.0.1"
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert own_addresses() == ["127.0.0.1"]
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
-    assert own_addresses() == []
-
-
-def averages_cut_off(rank: int, ranks: int) -> tuple[Any, int]:
-    """An average where no rank finds an address of its own."""
-    import warnings
-
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
-    streams.own_addresses, streams.CONNECTING, sharded.LONG = list, 1.0, 1
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        mean = thinwire.average(torch.full((4000,), float(rank)), "qsgd(bits=8)", reduction="sharded")
-    told = [str(warning.message) for warning in caught if "connections of their own" in str(warning.message)]
-    return mean.numpy(), len(told)
-
-
-@pytest.mark.distributed
-@pytest.mark.timeout(90)
-def test_without_connections_the_backend_does_it_and_the_first_rank_says_so() -> None:
-    results = run_ranks(2, averages_cut_off, seconds=80)
-    assert [told for _, told in results] == [1, 0]
-    assert all(abs(mean - 0.5).max() < 0.01 for mean, _ in results)
 
 
 def leaves_in_the_middle(rank: int, ranks: int) -> str:

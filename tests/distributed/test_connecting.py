@@ -1,0 +1,104 @@
+"""Ranks find each other, at any of their addresses, and nobody else; if they cannot, the backend does the work."""
+
+import os
+import socket
+import threading
+import time
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import thinwire
+from tests.distributed.meeting import close, meet
+from tests.distributed.processes import run_ranks
+from thinwire.core import sharded
+from thinwire.worlds import streams
+from thinwire.worlds.streams import own_addresses
+
+
+@pytest.mark.timeout(60)
+def test_strangers_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that talks, with a token that is wrong, and one that says nothing and leaves."""
+    listen = streams._listeners
+
+    def listeners(addresses: list[str], ranks: int) -> list[socket.socket]:
+        made = listen(addresses, ranks)
+        for words in (b"x" * 20, b""):
+            with socket.create_connection(made[0].getsockname()) as stranger:
+                stranger.sendall(words)
+        return made
+
+    monkeypatch.setattr(streams, "_listeners", listeners)
+    all_streams = meet(3)
+    assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
+    close(all_streams)
+
+
+@pytest.mark.timeout(60)
+def test_if_one_cannot_be_reached_nobody_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "CONNECTING", 1.0)
+    hidden = meet(3, lambda rank, what: (what[0], []) if rank == 1 else what)
+    assert hidden == [None, None, None]
+
+
+@pytest.mark.timeout(60)
+def test_a_connection_to_somebody_else_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port where another program listens: it does not know the answer."""
+    monkeypatch.setattr(streams, "CONNECTING", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.sendall(b"y" * 16)
+                connection.recv(64)
+
+        talker = threading.Thread(target=answer, daemon=True)
+        talker.start()
+
+        found = meet(2, lambda rank, what: (what[0], [("127.0.0.1", port)]) if rank == 0 else what)
+        assert found == [None, None]
+        talker.join(timeout=10)
+
+
+@pytest.mark.timeout(60)
+def test_ranks_meet_at_any_of_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first address leads nowhere, and nobody calls at it."""
+    monkeypatch.setattr(streams, "own_addresses", lambda: ["127.0.0.2", "127.0.0.1"])
+    began = time.monotonic()
+    all_streams = meet(3, lambda rank, what: (what[0], [("127.0.0.3", 9), *what[1][1:]]))
+    assert time.monotonic() - began < streams.CONNECTING / 2
+    assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
+    close(all_streams)
+
+
+def test_addresses_are_those_of_the_interface_that_gloo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert own_addresses()[0] == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert own_addresses() == ["127.0.0.1"]
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
+    assert own_addresses() == []
+
+
+def averages_cut_off(rank: int, ranks: int) -> tuple[Any, int]:
+    """An average where no rank finds an address of its own."""
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    streams.own_addresses, streams.CONNECTING, sharded.LONG = list, 1.0, 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mean = thinwire.average(torch.full((4000,), float(rank)), "qsgd(bits=8)", reduction="sharded")
+    told = [str(warning.message) for warning in caught if "connections of their own" in str(warning.message)]
+    return mean.numpy(), len(told)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(90)
+def test_without_connections_the_backend_does_it_and_the_first_rank_says_so() -> None:
+    results = run_ranks(2, averages_cut_off, seconds=80)
+    assert [told for _, told in results] == [1, 0]
+    assert all(abs(mean - 0.5).max() < 0.01 for mean, _ in results)
