@@ -115,6 +115,27 @@ def test_only_a_sum_needs_what_came_before() -> None:
     assert [leg.needs for leg in journey.legs] == [-1, -1, -1, 2, 2, 2]
 
 
+def test_others_sums_may_be_taken_before_the_own_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that still sends shards may have received sums already."""
+    monkeypatch.setattr(sharded, "LONG", 1)
+    given, codec = gradients(2, (3000,)), Codec.parse("qsgd(bits=4)")
+    expected = simulate(codec, given, reduction="sharded").means[0]
+    rounds = [average(codec, given[rank], Slot(), Turn(rank, 2, reduction="sharded")) for rank in range(2)]
+    journeys: list[Any] = [each.send(None) for each in rounds]
+    shards = [journey.given(0, 0).clone() for journey in journeys]
+    for rank, journey in enumerate(journeys):
+        journey.gone(0, 0)
+        journey.taken(0, 0, shards[1 - rank])
+    late, early = journeys
+    late.taken(1, 0, early.given(1, 0).clone())
+    early.taken(1, 0, late.given(1, 0).clone())
+    for journey, each in zip(journeys, rounds, strict=True):
+        journey.gone(1, 0)
+        with pytest.raises(StopIteration) as end:
+            each.send(None)
+        assert torch.equal(end.value.value, expected)
+
+
 def test_what_is_short_goes_along_with_what_is_long() -> None:
     for company, in_hops in ((2 * sharded.LONG * 3, True), (0, False)):
         turn = Turn(0, 3, company=company, reduction="sharded")

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from thinwire.core.buffers import Buffers
 from thinwire.core.ops import Hops, Leg, checked_lengths
-from thinwire.errors import WireError
 from thinwire.worlds.streams import Stream, wait
 
 _PARCEL = 1 << 16  # bytes that are worth a parcel of their own
@@ -164,10 +163,7 @@ class Journey:
         lengths = checked_lengths(list(words[3:]))
         due = lengths if self.sizes is None else [self.sizes[at] for at in self.contents[parcel.number]]
         if words[:3] != (self.serial & 0xFFFFFFFF, *parcel) or lengths != due:
-            raise WireError(
-                f"rank {arrival.stream.peer} sent another message than the one that is due;"
-                " all ranks must average the same tensors with the same codecs, in the same order."
-            )
+            raise arrival.stream.confused()
         return lengths
 
     def _make_room(self, arrival: Arrival, sizes: list[int]) -> list[Tensor]:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from thinwire.core.buffers import Buffers
 from thinwire.core.ops import checked_lengths
-from thinwire.errors import WireError
 from thinwire.worlds.streams import Stream, wait
 
 _CHUNK = 1 << 14  # bytes that are worth being passed on by themselves
@@ -46,10 +45,7 @@ class Relay:
         self._arrive(head, onward)
         _, _, *lengths = struct.unpack(f"<{2 + count}I", head)
         if head != self._head(source, checked_lengths(lengths)):
-            raise WireError(
-                f"rank {self.before.peer} sent another message than the one that is due;"
-                " all ranks must average the same tensors with the same codecs, in the same order."
-            )
+            raise self.before.confused()
         place = self.buffers.empty(sum(lengths), torch.uint8, torch.device("cpu"))
         for low in range(0, sum(lengths), _CHUNK):
             self._arrive(place[low : low + _CHUNK].numpy().data, onward)
