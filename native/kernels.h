@@ -63,6 +63,12 @@ struct Basis {
     size_t kept;
 };
 
+// Numbers whose keys are compared: v, or with weights w their importances, |v| / (|w| + floor) * ranks.
+struct Importances {
+    const float *v, *w;
+    float floor, ranks;
+};
+
 struct Kernels {
     void (*encode)(const Scaled &, const float *x, size_t n, Draw, uint8_t *scales, Symbols to);
     void (*decode)(const Scaled &, const uint8_t *scales, Symbols from, float *out, size_t n, bool add);
@@ -81,11 +87,19 @@ struct Kernels {
     void (*basis_rebuild)(const Basis &, const float *q, size_t rows, const float *mean, float part, const float *given,
                           float *out);
     void (*scatter)(const float *given, size_t n, const int64_t *at, const float *values, size_t count, float *out);
+    size_t (*collect)(const Importances &, size_t n, uint32_t low, uint32_t *where, uint32_t *keys, size_t room);
+    size_t (*collect_band)(const float *x, size_t n, uint32_t low, uint32_t high, uint32_t *band, size_t room,
+                           size_t *above);
+    void (*count_around)(const float *x, size_t n, uint32_t key, size_t *above, size_t *equal);
+    void (*write_choice)(const float *x, size_t n, uint32_t key, size_t ties, int64_t *out, size_t k);
+    void (*importances)(const Importances &, size_t n, float *out);
+    uint32_t (*squared_lengths)(const float *pairs, size_t n, float *out);
 };
 
 // nullptr where the compiler cannot build that variant.
 const Kernels *baseline_kernels();
 const Kernels *avx2_kernels();
+const Kernels *avx512_kernels();
 
 // The variant that runs: the best one for this machine, unless a test has chosen another.
 const Kernels &kernels();

@@ -47,10 +47,12 @@ inline int32_t select(int32_t mask, int32_t yes, int32_t no) { return no ^ ((yes
 
 inline float uniform24(uint32_t bits) { return static_cast<float>(static_cast<int32_t>(bits >> 8)) * 0x1p-24f; }
 
-// Ask for the block that a later pass will read first: reading for the scale and computing codes then overlap.
+// Ask for the block that a later pass will read first: reading for the scale and computing codes then overlap. What is
+// not read soon stays in the second cache, so that it does not drive out what is.
+template <bool Near>
 inline void fetch_block(const float *x) {
 #if defined(__GNUC__)
-    for (size_t i = 0; i < kBlock; i += 16) __builtin_prefetch(x + i);
+    for (size_t i = 0; i < kBlock; i += 16) __builtin_prefetch(x + i, 0, Near ? 3 : 2);
 #else
     (void)x;
 #endif
@@ -67,12 +69,14 @@ inline void fetch_block(const float *x) {
 #include "stream_stores.h"
 #include "basis_loops.h"
 #include "scatter_loops.h"
+#include "select_loops.h"
 
 }  // namespace
 
-const Kernels table = {encode, decode,    range_encode, range_decode, repack,       sum_of_squares, clip,
-                       share,  magnitude, shorten,      lengthen,     lanes_encode, lanes_decode,   basis_project,
-                       basis_rebuild, scatter};
+const Kernels table = {encode,       decode,       range_encode,  range_decode,  repack,       sum_of_squares,
+                       clip,         share,        magnitude,     shorten,       lengthen,     lanes_encode,
+                       lanes_decode, basis_project, basis_rebuild, scatter,      collect,      collect_band,
+                       count_around, write_choice, importances,   squared_lengths};
 
 }  // namespace THINWIRE_VARIANT
 }  // namespace thinwire

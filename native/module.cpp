@@ -17,7 +17,7 @@ void bind_basis(nb::module_ &m);
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of thinwire; thinwire.kernels.reference is their specification.";
     m.def("use_variant", &thinwire::use_variant, nb::arg("name"),
-          "Choose 'avx2' or 'baseline' loops; False if this machine lacks them.");
+          "Choose 'avx512', 'avx2' or 'baseline' loops; False if this machine lacks them.");
     bind_quantise(m);
     bind_sparse(m);
     bind_coders(m);

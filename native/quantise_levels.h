@@ -14,9 +14,11 @@ struct PowersOfTwo {
     int32_t top;
     int32_t smallest;  // bit pattern of 2^(1 - top)
     float stretch;     // its inverse
+    float unit;        // 2^-24 of it; 0 where there is no such float
     explicit PowersOfTwo(const Scaled &how)
         : top((1 << (how.bits - 1)) - 1), smallest((128 - top) << 23),
-          stretch(to_float(static_cast<uint32_t>(126 + top) << 23)) {}
+          stretch(to_float(static_cast<uint32_t>(126 + top) << 23)),
+          unit(to_float(static_cast<uint32_t>(std::max(104 - top, 0)) << 23)) {}
     float numerator() const { return 1.0f; }
     int32_t level(float r, uint32_t drawn) const {
         const int32_t bits = static_cast<int32_t>(to_bits(r));
@@ -69,8 +71,10 @@ inline size_t code_wide(const M &, const float *, size_t, float, float, Draw, in
     return 0;
 }
 
-#ifdef THINWIRE_F16C
-// Levels of eight numbers. They may exceed the top level by one; `code_wide` puts that right.
+#ifdef THINWIRE_AVX512
+#include "levels_avx512.h"
+#elif defined(THINWIRE_F16C)
+// Levels of eight numbers. They may exceed the top level by one; `code_by_vectors` puts that right.
 inline __m256i wide_levels(const UniformLevels &, __m256 a, __m256i drawn) {
     const __m256 uniform = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(drawn, 8)), _mm256_set1_ps(0x1p-24f));
     return _mm256_cvttps_epi32(_mm256_add_ps(a, uniform));
@@ -97,8 +101,8 @@ inline __m256i hash_eight(__m256i x, uint32_t high) {
 
 // Levels of 32 numbers are signed and narrowed together: both saturate where they must, and a sign goes with its zero.
 template <class M>
-inline size_t code_by_32(const M &m, const float *x, size_t n, float share, float factor, Draw draw, int bits,
-                         uint8_t *codes) {
+inline size_t code_by_vectors(const M m, const float *x, size_t n, float share, float factor, Draw draw, int bits,
+                              uint8_t *codes) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i sign = _mm256_set1_epi8(static_cast<char>(1 << (bits - 1)));
     const __m256i top = _mm256_set1_epi8(static_cast<char>((1 << (bits - 1)) - 1));
@@ -125,13 +129,16 @@ inline size_t code_by_32(const M &m, const float *x, size_t n, float share, floa
     return i;
 }
 
+#endif
+
+#ifdef THINWIRE_F16C
 inline size_t code_wide(const UniformLevels &m, const float *x, size_t n, float share, float factor, Draw draw,
                         int bits, uint8_t *codes) {
-    return code_by_32(m, x, n, share, factor, draw, bits, codes);
+    return code_by_vectors(m, x, n, share, factor, draw, bits, codes);
 }
 
 inline size_t code_wide(const PowersOfTwo &m, const float *x, size_t n, float share, float factor, Draw draw, int bits,
                         uint8_t *codes) {
-    return code_by_32(m, x, n, share, factor, draw, bits, codes);
+    return code_by_vectors(m, x, n, share, factor, draw, bits, codes);
 }
 #endif

@@ -83,17 +83,6 @@ struct SignMagnitude {
     }
 };
 
-inline double count_above(const float *x, size_t count, float share) {
-    double total = 0.0;
-    for (size_t at = 0; at < count; at += kBlock) {
-        const size_t end = std::min(at + kBlock, count);
-        int32_t found = 0;
-        for (size_t i = at; i < end; i++) found -= mask_of(x[i] * share >= 0.0f);
-        total += found;
-    }
-    return total;
-}
-
 struct SignMeans {
     static constexpr size_t scale_bytes = 8;
     float share, sign;
@@ -103,12 +92,11 @@ struct SignMeans {
     SignMeans(const Scaled &how, Draw) : share(how.share), sign(how.sign) {}
 
     void open(const float *x, size_t count, size_t width, uint8_t *scales) {
-        const double sum_below = tree_sum(Below{share}, x, count, width);
-        const double sum_above = tree_sum(Above{share}, x, count, width);
-        const double num_above = count_above(x, count, share), num_below = static_cast<double>(count) - num_above;
-        finite = std::isfinite(sum_below) && std::isfinite(sum_above);
-        below = finite ? static_cast<float>(sum_below / std::max(num_below, 1.0)) : to_float(kNan);
-        above = finite ? static_cast<float>(sum_above / std::max(num_above, 1.0)) : to_float(kNan);
+        const Halves sum = sum_halves(x, count, width, share);
+        const double count_below = static_cast<double>(count) - sum.count_above;
+        finite = std::isfinite(sum.below) && std::isfinite(sum.above);
+        below = finite ? static_cast<float>(sum.below / std::max(count_below, 1.0)) : to_float(kNan);
+        above = finite ? static_cast<float>(sum.above / std::max(sum.count_above, 1.0)) : to_float(kNan);
         store_scale(scales, below);
         store_scale(scales + 4, above);
     }
@@ -131,7 +119,7 @@ struct SignMeans {
     float value(uint32_t code) const { return code & 1 ? above : below; }
 };
 
-constexpr size_t kFarthest = 32768;  // elements: a part of the second-level cache
+constexpr size_t kNear = 4096, kFarthest = 32768;  // elements: a part of the first-level cache, and of the second
 
 template <class S>
 void encode_as(const Scaled &how, const float *x, size_t n, Draw draw, uint8_t *scales, const Symbols &to) {
@@ -139,10 +127,11 @@ void encode_as(const Scaled &how, const float *x, size_t n, Draw draw, uint8_t *
     Block block;
     const size_t width = std::min(how.bucket, n);
     const size_t ahead = std::min(std::max(width, kBlock), kFarthest);
+    const bool near = ahead <= kNear;
     size_t left = 0;  // elements of the open bucket still to come
     for (size_t at = 0; at < n; at += kBlock) {
         const size_t count = std::min(kBlock, n - at);
-        if (n - at >= ahead + kBlock) fetch_block(x + at + ahead);
+        if (n - at >= ahead + kBlock) near ? fetch_block<true>(x + at + ahead) : fetch_block<false>(x + at + ahead);
         for (size_t done = 0; done < count;) {
             if (left == 0) {
                 left = std::min(width, n - at - done);

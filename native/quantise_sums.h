@@ -44,16 +44,39 @@ inline double fold(double *v, size_t width) {
     return v[0];
 }
 
+// Asks for an eighth of a run that is read later. A whole one asked for at once would keep others waiting.
+constexpr size_t kLater = 4 * kRun;
+
+inline void fetch_eighth(const float *x) {
+#if defined(__GNUC__)
+    for (size_t i = 0; i < kRun / 8; i += 16) __builtin_prefetch(x + i);
+#else
+    (void)x;
+#endif
+}
+
 template <class F>
 inline double sum_full_run(const F f, const float *x) {
     double v[kRun / 8];
-    for (size_t i = 0; i < kRun / 8; i++) {  // the first three folds at once
-        const double a = (f.of(x[i]) + f.of(x[i + 256])) + (f.of(x[i + 128]) + f.of(x[i + 384]));
-        const double b = (f.of(x[i + 64]) + f.of(x[i + 320])) + (f.of(x[i + 192]) + f.of(x[i + 448]));
-        v[i] = a + b;
+    for (size_t eighth = 0; eighth < 8; eighth++) {
+        fetch_eighth(x + kLater + eighth * kRun / 8);
+        for (size_t i = 8 * eighth; i < 8 * eighth + 8; i++) {  // the first three folds at once
+            const double a = (f.of(x[i]) + f.of(x[i + 256])) + (f.of(x[i + 128]) + f.of(x[i + 384]));
+            const double b = (f.of(x[i + 64]) + f.of(x[i + 320])) + (f.of(x[i + 192]) + f.of(x[i + 448]));
+            v[i] = a + b;
+        }
     }
     return fold(v, kRun / 8);
 }
+
+// Numbers added up by sign, and how many are not below zero.
+struct Halves {
+    double below, above, count_above;
+};
+
+#ifdef THINWIRE_AVX512
+#include "sums_avx512.h"
+#endif
 
 // Sum of `count` elements as one node of `width` children that span `span` elements each.
 template <class F>
@@ -65,8 +88,8 @@ double sum_node(const F f, const float *x, size_t count, size_t span, size_t wid
         for (; filled < count; filled++) v[filled] = f.of(x[filled]);
     else
         for (size_t at = 0; at < count; at += span) {
-            if (span == kRun && count - at >= 4 * kRun) fetch_block(x + at + 3 * kRun);
-            v[filled++] = sum_node(f, x + at, std::min(span, count - at), span / kRun, kRun);
+            const size_t some = std::min(span, count - at);
+            v[filled++] = some == kRun ? sum_full_run(f, x + at) : sum_node(f, x + at, some, span / kRun, kRun);
         }
     for (; filled < width; filled++) v[filled] = 0.0;
     return fold(v, width);
@@ -78,6 +101,25 @@ inline double tree_sum(const F f, const float *x, size_t count, size_t width) {
     size_t span = 1;
     while (span * kRun < width) span *= kRun;
     return sum_node(f, x, count, span, power_of_two_from((width + span - 1) / span)) + 0.0;
+}
+
+inline double count_above(const float *x, size_t count, float share) {
+    double total = 0.0;
+    for (size_t at = 0; at < count; at += kBlock) {
+        const size_t end = std::min(at + kBlock, count);
+        int32_t found = 0;
+        for (size_t i = at; i < end; i++) found -= mask_of(x[i] * share >= 0.0f);
+        total += found;
+    }
+    return total;
+}
+
+inline Halves sum_halves(const float *x, size_t count, size_t width, float share) {
+#ifdef THINWIRE_AVX512
+    if (count == kRun && width == kRun) return halves_of_run(x, share);
+#endif
+    return {tree_sum(Below{share}, x, count, width), tree_sum(Above{share}, x, count, width),
+            count_above(x, count, share)};
 }
 
 double sum_of_squares(const float *x, size_t n) { return tree_sum(Square{}, x, n, n); }

@@ -29,7 +29,7 @@ size_t count_above(Floats x, uint32_t key) {
 
 void write_above(Floats x, uint32_t key, PositionsOut out) {
     nb::gil_scoped_release release;
-    thinwire::write_above(x.data(), x.size(), key, out.data(), out.size());
+    thinwire::kernels().write_choice(x.data(), x.size(), key, 0, out.data(), out.size());
 }
 
 double sum_of_squares(Floats x) {
@@ -46,13 +46,13 @@ void importances(Floats v, Floats w, double floor, float ranks, FloatsOut out) {
     same_length(v.size(), out.size());
     nb::gil_scoped_release release;
     thinwire::expect_to_fill(out.data(), out.nbytes());
-    thinwire::importances(v.data(), w.data(), v.size(), static_cast<float>(floor), ranks, out.data());
+    thinwire::kernels().importances({v.data(), w.data(), static_cast<float>(floor), ranks}, v.size(), out.data());
 }
 
 bool most_important(Floats v, Floats w, double floor, float ranks, PositionsOut out) {
     same_length(v.size(), w.size());
     nb::gil_scoped_release release;
-    return thinwire::most_important(v.data(), w.data(), v.size(), static_cast<float>(floor), ranks, out.size(),
+    return thinwire::most_important({v.data(), w.data(), static_cast<float>(floor), ranks}, v.size(), out.size(),
                                     out.data());
 }
 
@@ -114,7 +114,7 @@ void gather(Floats x, Positions indices, FloatsOut out, size_t group) {
 uint32_t squared_lengths(Floats x, FloatsOut out) {
     if (x.size() != 2 * out.size()) throw thinwire::CodecError("Every pair has one length; give that much memory.");
     nb::gil_scoped_release release;
-    return thinwire::squared_lengths(x.data(), out.size(), out.data());
+    return thinwire::kernels().squared_lengths(x.data(), out.size(), out.data());
 }
 
 // out = given (zeros without it) with values added at ascending positions; false: they are not ascending.

@@ -95,11 +95,9 @@ void elias_decode(Bytes message, size_t n, int bits, uint8_t *out);
 
 // Selection by magnitude (select.cpp), for fewer than 2^32 elements.
 void largest(const float *x, size_t n, size_t k, int64_t *out);
-// By importance, |v| / (|w| + floor) * ranks; false: not so, make the importances and choose among them.
-bool most_important(const float *v, const float *w, size_t n, float floor, float ranks, size_t k, int64_t *out);
-void importances(const float *v, const float *w, size_t n, float floor, float ranks, float *out);
-uint32_t squared_lengths(const float *pairs, size_t n, float *out);  // of n pairs; returns the largest as its key
+// By importance; false: not so, make the importances and choose among them.
+struct Importances;
+bool most_important(const Importances &of, size_t n, size_t k, int64_t *out);
 size_t count_above(const float *x, size_t n, uint32_t key);
-void write_above(const float *x, size_t n, uint32_t key, int64_t *out, size_t count);
 
 }  // namespace thinwire

@@ -13,6 +13,7 @@ from thinwire.errors import CodecError
 from thinwire.kernels import importance as kernels
 from thinwire.kernels.reference import importance as reference
 
+pytestmark = pytest.mark.usefixtures("variant")
 LENGTHS = [*range(1, 40), 63, 64, 65, 511, 512, 1000, 1100, 5003]
 
 
@@ -22,7 +23,7 @@ def pair(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("guard", [0.01, 1.0, 50.0])
-def test_importance_is_the_references(guard: float, variant: str) -> None:
+def test_importance_is_the_references(guard: float) -> None:
     for n in LENGTHS:
         v, w = pair(n, n)
         for weights in (w, torch.zeros(n), w * 1e-42, w * 1e38, w.round()):

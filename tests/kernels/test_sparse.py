@@ -11,6 +11,7 @@ from thinwire.errors import CodecError
 from thinwire.kernels import sparse
 from thinwire.kernels.reference import sparse as reference
 
+pytestmark = pytest.mark.usefixtures("variant")
 LENGTHS = [*range(70), 127, 128, 129, 255, 511, 1000, 1024, 1100]
 
 
@@ -159,7 +160,7 @@ def test_scatter_add_refuses_positions_outside_and_changes_nothing(indices: list
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 1023, 1024, 1025, 5000, 1_100_003])
-def test_scatter_is_a_copy_and_an_addition(n: int, variant: str) -> None:
+def test_scatter_is_a_copy_and_an_addition(n: int) -> None:
     g = torch.Generator().manual_seed(n)
     given = torch.randn(n, generator=g)
     ascending = (torch.rand(n, generator=g) < 0.1).nonzero().view(-1)
