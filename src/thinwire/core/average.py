@@ -38,6 +38,10 @@ class Turn:
     def empty(self, like: Tensor) -> Tensor:
         return self.buffers.empty(like.numel(), like.dtype, like.device)
 
+    def alone(self, like: Tensor) -> Tensor:
+        """The same, but it may be kept in a slot."""
+        return self.buffers.alone(like.numel(), like.dtype, like.device)
+
 
 def average(
     codec: Codec, tensor: Tensor, slot: Slot, turn: Turn, weights: Tensor | None = None, out: Tensor | None = None
@@ -67,7 +71,7 @@ def average(
         missing = own if want == "left" else _missing(codec, slot, scenes, path.prefix, given.values, own, turn)
         if turn.measure:
             scenes[0].notes |= {"lost": float(missing.square().sum()), "given": energy}
-        slot.hold(codec, missing if held_back is None else missing.add_(held_back), behind)
+        slot.hold(codec, missing if held_back is None else missing.add_(held_back), behind, turn.buffers)
 
     total, own, finite = yield from _reduce(path, y, given, turn, want, landing, book)
     back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
@@ -218,7 +222,8 @@ def _given(
     if residual is None and _encoder_divides(codec, flat, turn):
         scenes[codec.working[0]].divisor = turn.ranks
         return Given(flat), None
-    share = turn.empty(landing)
+    keeps = codec.feedback == "fp32" and not codec.prefix  # what is not delivered of it
+    share = turn.alone(landing) if keeps else turn.empty(landing)
     if residual is not None and residual.dtype != share.dtype:
         residual = residual.float()
     released = residual

@@ -1,14 +1,17 @@
 """Work memory that lasts from one step to the next."""
 
+from collections import defaultdict
+
 import torch
 from torch import Tensor
 
 _ALIGNMENT = 64
 _SHORTEST = 1 << 16  # bytes of the first block
+_WORTH_KEEPING = 1 << 20  # bytes that are copied in no time
 
 
 class Buffers:
-    """Hands out pieces of memory, valid until `reset`; nothing that is kept may lie in them.
+    """Hands out pieces of memory, valid until `reset`; nothing that is kept may lie in them, unless it is `kept`.
 
     Memory that is new to a process costs a page fault for every 4 KiB, several times what the work on it costs. Pieces
     lie one behind the other in blocks that stay; each further block is as long as all before it, which costs nothing
@@ -20,6 +23,8 @@ class Buffers:
         self.blocks: list[Tensor] = []
         self._at = 0  # the block that pieces are cut from
         self._used = 0  # bytes of it
+        self._alone: dict[tuple[int, torch.dtype], list[Tensor]] = defaultdict(list)  # that nobody has
+        self._lent: list[Tensor] = []
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A flat tensor of unknown contents."""
@@ -36,6 +41,27 @@ class Buffers:
         piece = self.blocks[self._at][low : low + size]
         return piece if dtype == torch.uint8 else piece.view(dtype)
 
+    def alone(self, numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The same, but not a piece of a block if it is long, so that it can be `kept`."""
+        if device.type != "cpu" or numel * dtype.itemsize < _WORTH_KEEPING:
+            return self.empty(numel, dtype, device)
+        found = self._alone[numel, dtype]
+        piece = found.pop() if found else torch.empty(numel, dtype=dtype)
+        self._lent.append(piece)
+        return piece
+
+    def kept(self, piece: Tensor, instead: Tensor | None) -> bool:
+        """Leave a piece to whoever asks, and take the memory that it replaces; False: it must be copied."""
+        if not any(piece is lent for lent in self._lent):
+            return False
+        self._lent = [lent for lent in self._lent if lent is not piece]
+        if instead is not None and instead.shape == piece.shape and instead.is_contiguous():
+            self._alone[instead.numel(), instead.dtype].append(instead)
+        return True
+
     def reset(self) -> None:
-        """Everything handed out so far may be handed out again."""
+        """Everything handed out so far and not kept may be handed out again."""
         self._at = self._used = 0
+        for piece in self._lent:
+            self._alone[piece.numel(), piece.dtype].append(piece)
+        self._lent.clear()

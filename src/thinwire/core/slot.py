@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from thinwire.core.buffers import Buffers
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, State
 from thinwire.errors import StateError
@@ -67,14 +68,17 @@ class Slot:
                 " give every tensor a slot of its own."
             )
 
-    def hold(self, codec: "Codec", missing: Tensor, behind: bool) -> None:
-        """Keep what is missing for the next step, in the memory that held the last step's."""
+    def hold(self, codec: "Codec", missing: Tensor, behind: bool, buffers: Buffers) -> None:
+        """Keep what is missing for the next step: where it lies, if `buffers` leave that to us, or else in the memory
+        that held the last step's."""
         if codec.feedback == "off" or missing is self.held:
             return
         dtype = torch.bfloat16 if codec.feedback == "bf16" else torch.float32
         if codec.beta != 1.0 and self.held is not None:
             missing = torch.lerp(self.held.float(), missing, codec.beta)
-        if self.held is None or self.held.dtype != dtype:
+        if missing.dtype == dtype and buffers.kept(missing, self.held):
+            self.held = missing
+        elif self.held is None or self.held.dtype != dtype:
             self.held = missing.to(dtype, copy=True)
         else:
             self.held.copy_(missing)
