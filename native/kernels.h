@@ -69,6 +69,11 @@ struct Importances {
     float floor, ranks;
 };
 
+// Of the pairs of a spectrum, and of the two real bins in the first of them.
+struct Scales {
+    float pair, real, first;
+};
+
 struct Kernels {
     void (*encode)(const Scaled &, const float *x, size_t n, Draw, uint8_t *scales, Symbols to);
     void (*decode)(const Scaled &, const uint8_t *scales, Symbols from, float *out, size_t n, bool add);
@@ -94,6 +99,8 @@ struct Kernels {
     void (*write_choice)(const float *x, size_t n, uint32_t key, size_t ties, int64_t *out, size_t k);
     void (*importances)(const Importances &, size_t n, float *out);
     uint32_t (*squared_lengths)(const float *pairs, size_t n, float *out);
+    void (*pairs_of_bins)(const float *bins, size_t rows, size_t length, Scales, const float *owed, float *out);
+    void (*bins_of_pairs)(const float *pairs, size_t rows, size_t length, Scales, float *out);
 };
 
 // nullptr where the compiler cannot build that variant.

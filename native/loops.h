@@ -70,13 +70,14 @@ inline void fetch_block(const float *x) {
 #include "basis_loops.h"
 #include "scatter_loops.h"
 #include "select_loops.h"
+#include "spectrum_loops.h"
 
 }  // namespace
 
 const Kernels table = {encode,       decode,       range_encode,  range_decode,  repack,       sum_of_squares,
                        clip,         share,        magnitude,     shorten,       lengthen,     lanes_encode,
                        lanes_decode, basis_project, basis_rebuild, scatter,      collect,      collect_band,
-                       count_around, write_choice, importances,   squared_lengths};
+                       count_around, write_choice, importances,   squared_lengths, pairs_of_bins, bins_of_pairs};
 
 }  // namespace THINWIRE_VARIANT
 }  // namespace thinwire

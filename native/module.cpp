@@ -13,6 +13,7 @@ void bind_integers(nb::module_ &m);
 void bind_shares(nb::module_ &m);
 void bind_casts(nb::module_ &m);
 void bind_basis(nb::module_ &m);
+void bind_spectra(nb::module_ &m);
 
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of thinwire; thinwire.kernels.reference is their specification.";
@@ -25,4 +26,5 @@ NB_MODULE(_native, m) {
     bind_shares(m);
     bind_casts(m);
     bind_basis(m);
+    bind_spectra(m);
 }

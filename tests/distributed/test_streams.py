@@ -26,10 +26,15 @@ class Numbers:
 
     def __init__(self, rank: int, size: int, legs: list[Leg], exact: bool) -> None:
         self.rank, self.length, self.legs = rank, size, legs
-        self.size = size if exact else None
+        self.size, self.about = size if exact else None, size
         self.traffic = Traffic()
         self.came: dict[int, Tensor] = {}
+        self.prepared: dict[int, int] = {}
         self.gone_legs: list[int] = []
+
+    def prepare(self, leg: int) -> bool:
+        self.prepared[leg] = self.prepared.get(leg, 0) + 1
+        return self.prepared[leg] > 2
 
     def give(self, leg: int) -> Tensor:
         needs = self.legs[leg].needs
@@ -72,6 +77,30 @@ def test_everyone_gets_what_was_meant_for_it(ranks: int, exact: bool, monkeypatc
             for number, leg in enumerate(legs):
                 sender = everyone[leg.source][at]
                 assert torch.equal(item.came[number], sender.give(number))
+
+
+@pytest.mark.timeout(60)
+def test_work_that_nobody_waits_for_is_done_where_ranks_would_wait() -> None:
+    all_streams = meet(2)
+    done: list[list[int]] = [[], []]
+
+    def body(rank: int) -> None:
+        legs = list(sharded._legs(rank, 2))
+        left = list(range(5))
+
+        def spare() -> bool:
+            if left:
+                done[rank].append(left.pop())
+            return bool(left)
+
+        if rank == 1:
+            time.sleep(0.2)  # rank 0 has time
+        items = [Numbers(rank, 1000, legs, True)]
+        Journey(Hops(legs, items, torch.device("cpu"), [spare]), all_streams[rank], 1, Buffers(), 20.0).make()
+
+    on_all(2, body)
+    close(all_streams)
+    assert done[0] == [4, 3, 2, 1, 0]
 
 
 class Dawdling(Numbers):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.chunks import Chunks
 from thinwire.core.codec import Codec
 from thinwire.core.given import Given
 from thinwire.core.ops import Rounds
@@ -74,7 +75,8 @@ def average(
         slot.hold(codec, missing if held_back is None else missing.add_(held_back), behind, turn.buffers)
 
     total, own, finite = yield from _reduce(path, y, given, turn, want, landing, book)
-    back = path.prefix if path.parts is None else path.prefix[:-1]  # the last stage has decoded its parts
+    decoded = path.parts is not None or path.chunks is not None  # by the last stage, while the sum was coming
+    back = path.prefix[:-1] if decoded else path.prefix
     mean = _walk_back(codec, back, scenes, total, turn.ranks, landing)
     spread = all(codec.stages[i].spreads for i in back)  # then the mean is as finite as the sum
     stateful = bool(codec.working) or owed is not None  # otherwise nobody asks whether the mean is finite
@@ -128,9 +130,13 @@ def _reduce(
         finite = True if work.certain else path.parts.finite()
         return Reduced(total, work.own() if want != "nothing" else total, finite)
     place = landing if not path.prefix else None
+    if path.chunks is not None:
+        path.chunks.land(place := turn.empty(y), landing)
     who = turn.rank, turn.ranks
     crowd = max(turn.company / landing.numel(), 1.0)
-    return (yield from reduce(path.reduction, path.wire, y, who, want, turn.buffers, place, crowd, given.make))
+    flow = path.chunks or given
+    reduced = yield from reduce(path.reduction, path.wire, y, who, want, turn.buffers, place, crowd, flow)
+    return reduced if path.chunks is None else Reduced(landing, reduced.own, path.chunks.finite)
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,7 @@ class Path:
     reduction: str
     parts: Parts | None = None
     asks: bool = False
+    chunks: Chunks | None = None
 
 
 def _walk_in(
@@ -159,6 +166,8 @@ def _walk_in(
         if not stage.ready(scene.state, scene.spec):
             prefix, wire, wish = prefix[:at], _detour(stage.detour(), y.numel(), turn), None
             break
+        if (chunks := _chunks(codec, scenes, given, turn, carried, wish)) is not None:
+            return Path(prefix, wire, "sharded", chunks=chunks), chunks.values
         last = i == codec.working[-1]
         if not (last and stage.late):
             given.whole()
@@ -178,6 +187,22 @@ def _walk_in(
         given.whole()
     yield from _agree_on_wire(wire, y)
     return Path(prefix, wire, reduction), y
+
+
+def _chunks(
+    codec: Codec, scenes: list[Scene], given: Given, turn: Turn, carried: Tensor | None, wish: str | None
+) -> Chunks | None:
+    """A chain of one orthonormal stage and a wire that is sharded, if they can work a block at a time."""
+    first = codec.prefix[0]
+    stage, spec = codec.stages[first], scenes[first].spec
+    block = stage.block(spec) if len(codec.prefix) == 1 and codec.tail else 0
+    if not block or turn.measure or any(link.rounds for link in (stage, *codec.wire)):
+        return None
+    if choose_reduction(codec.wire, stage.out(spec), turn.ranks, wish, turn.company) != "sharded":
+        return None
+    keeps = codec.feedback == "fp32"  # what is not delivered of it
+    values = turn.alone(given.values) if keeps else turn.empty(given.values)
+    return Chunks(stage, block, given, carried, values)
 
 
 def _follow(codec: Codec, scenes: list[Scene], at: int, numel: int) -> None:

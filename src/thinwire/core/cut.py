@@ -55,7 +55,8 @@ class Cut:
 
     def slices(self) -> "list[Cut]":
         """Parts of the shards, equal ones of each, if they are long and their messages say what one would."""
-        seam = self.links[0].stage.seam(self.links[0].scene.spec) if len(self.links) == 1 else 0
+        stage, scene = self.links[0]
+        seam = stage.seam(scene.spec) if len(self.links) == 1 else 0
         count = min(int(self.full) // SLICE, SLICES)
         if not seam or count < 2:
             return [self]

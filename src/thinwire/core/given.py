@@ -1,7 +1,7 @@
 """What a rank gives to an average: its share of the mean, with what is owed from earlier steps."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -10,6 +10,22 @@ from thinwire.kernels.shares import share_into
 Make: TypeAlias = Callable[[int, int], None]
 
 _WORTH_CUTTING = 1 << 16  # numbers; fewer are made in no time
+
+
+class Flow(Protocol):
+    """Numbers that a sum asks for a range at a time, and whoever waits for the sum's."""
+
+    def make(self, low: int, high: int) -> None:
+        """See to it that these numbers are there."""
+
+    def prepare(self, low: int, high: int) -> bool:
+        """Make a few of them; False: there are more to make."""
+
+    def come(self, low: int, high: int) -> None:
+        """These numbers of the sum are there; none comes twice."""
+
+    def spare(self) -> bool:
+        """Do a little of what is to be done with them; False: nothing can be done now."""
 
 
 class Given:
@@ -40,6 +56,15 @@ class Given:
         if self._make is not None and (low, high) not in self._made:
             self._made.add((low, high))
             self._make(low, high)
+
+    def prepare(self, low: int, high: int) -> bool:
+        return True  # it takes no time worth cutting
+
+    def come(self, low: int, high: int) -> None:
+        """Nobody waits for them."""
+
+    def spare(self) -> bool:
+        return False
 
     def whole(self) -> Tensor:
         """All of them, where nothing but all has been asked for."""

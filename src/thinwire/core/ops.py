@@ -110,7 +110,11 @@ class Carried(Protocol):
     """Something that sends and receives one message in every leg of a journey."""
 
     size: int | None  # bytes of each message, if all ranks know them
+    about: int  # bytes that all ranks expect
     traffic: Traffic
+
+    def prepare(self, leg: int) -> bool:
+        """Do a little of the work for what will be given; False: there is more of it."""
 
     def give(self, leg: int) -> Tensor:
         """What is sent; it must last until it is gone."""
@@ -128,18 +132,24 @@ class Hops:
 
     Every leg carries a message of each item. The world asks for that of item i with `given(leg, i)` and hands over
     what came in its place with `taken(leg, i, message)`: before item i of a leg that needs this one, and otherwise
-    while the next leg's messages are under way.
+    while the next leg's messages are under way. `spares` do a little work that nobody waits for, each time they are
+    called, and return False if there is none; a world may call them where it would have to wait.
     """
 
     legs: Sequence[Leg]
     items: Sequence[Carried]
     device: torch.device
+    spares: Sequence[Callable[[], bool]] = ()
 
     @property
     def sizes(self) -> list[int] | None:
         """Of a leg's messages, if all ranks know them."""
         sizes = [item.size for item in self.items]
         return None if None in sizes else sizes  # type: ignore[return-value]
+
+    def prepared(self, leg: int, at: int) -> bool:
+        """Whether item i can be asked for without long work; some of that work is done, if not. Nobody has to ask."""
+        return self.items[at].prepare(leg)
 
     def given(self, leg: int, at: int) -> Tensor:
         item = self.items[at]
@@ -181,7 +191,9 @@ Rounds: TypeAlias = Generator[Op, Any, T]
 
 def merged(journeys: Sequence[Hops]) -> Hops:
     """Journeys of the same legs as one: each leg carries the items of all, in their order."""
-    return Hops(journeys[0].legs, [item for journey in journeys for item in journey.items], journeys[0].device)
+    items = [item for journey in journeys for item in journey.items]
+    spares = [spare for journey in journeys for spare in journey.spares]
+    return Hops(journeys[0].legs, items, journeys[0].device, spares)
 
 
 def item_bytes(item: Tensor, exact: bool) -> int:

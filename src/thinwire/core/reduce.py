@@ -20,7 +20,7 @@ from torch import Tensor
 
 from thinwire.core.buffers import Buffers
 from thinwire.core.cut import Cut, shard_length, size_of
-from thinwire.core.given import Make
+from thinwire.core.given import Flow
 from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, Rounds, SendRecv
 from thinwire.core.parts import part_bounds
 from thinwire.core.ring import Encodeds, ring
@@ -106,13 +106,13 @@ def reduce(
     buffers: Buffers,
     landing: Tensor | None = None,
     crowd: float = 1.0,
-    make: Make | None = None,
+    flow: Flow | None = None,
 ) -> Rounds[Reduced]:
     """Sum y over the ranks; returns the sum and what is wanted of this rank's contribution to it.
 
     `who` is this rank, and how many there are; `landing` is memory for the sum, used where that saves a copy; `crowd`
-    is how many times as much as y travels in the same rounds; `make` is asked for the numbers of y before they are
-    read, by sharded sums. Unless its own contribution is wanted, y is overwritten.
+    is how many times as much as y travels in the same rounds; `flow` is asked for the numbers of y before they are
+    read, and told of those of the sum, by sharded sums. Unless its own contribution is wanted, y is overwritten.
     """
     if y.numel() == 0:
         return Reduced(y, y)
@@ -128,7 +128,7 @@ def reduce(
         summed, own = yield from (_ring_encoded(links, y, *who) if links else ring(Encodeds(y), *who))
         return Reduced(summed, y.sub_(own) if want == "left" else own)
     own = buffers.empty(y.numel() if want == "own" else 0, y.dtype, y.device)
-    numbers = Numbers(links, y, total, own, want, buffers, make)
+    numbers = Numbers(links, y, total, own, want, buffers, flow)
     finite = yield from _gathered(numbers) if kind == "gathered" else sharded(numbers, *who, crowd)
     return Reduced(total, own if want == "own" else y, finite)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from thinwire.core.buffers import Buffers
 from thinwire.core.cut import Cut, Decode
-from thinwire.core.given import Make
+from thinwire.core.given import Flow
 from thinwire.core.ops import AllGather, AllToAll, Hops, Leg, Rounds, Traffic
 from thinwire.core.wire import Link
 from thinwire.kernels.shares import share_into
@@ -42,12 +42,12 @@ class Numbers:
     own: Tensor
     want: Want
     buffers: Buffers
-    make: Make | None = None  # asked for numbers of y that are wanted for the first time
+    flow: Flow | None = None  # None: y is there, and nobody waits for the sum's numbers
 
     def shard(self, bounds: tuple[int, int]) -> Tensor:
         """Numbers of y that are wanted for the first time."""
-        if self.make is not None:
-            self.make(*bounds)
+        if self.flow is not None:
+            self.flow.make(*bounds)
         return self.y[bounds[0] : bounds[1]]
 
     def empty(self, numel: int) -> Tensor:
@@ -64,12 +64,15 @@ def sharded(numbers: Numbers, rank: int, ranks: int, crowd: float = 1.0) -> Roun
     if ranks > 1 and cut.full * crowd >= LONG:
         free = list[Tensor]()
         works = [_Sharded(numbers, part, rank, ranks, free) for part in cut.slices()]
-        yield Hops(_legs(rank, ranks), works, numbers.y.device)
+        spares = [numbers.flow.spare] if numbers.flow is not None else []
+        yield Hops(_legs(rank, ranks), works, numbers.y.device, spares)
     else:
         works = [_Sharded(numbers, cut, rank, ranks, [])]
         yield from works[0].at_once()
     for work in works:
         work.book_second_encoding()
+    while numbers.flow is not None and numbers.flow.spare():
+        pass
     told = [work.finite for work in works]
     return None if None in told else all(told)
 
@@ -89,7 +92,8 @@ class _Sharded:
     def __init__(self, numbers: Numbers, cut: Cut, rank: int, ranks: int, free: list[Tensor]) -> None:
         """`free`: memory of messages that are sent, for those that are made."""
         self.numbers, self.cut, self.rank, self.ranks = numbers, cut, rank, ranks
-        self.size = int(cut.full) if cut.exact else None
+        self.about = int(cut.full)
+        self.size = self.about if cut.exact else None
         self.traffic = Traffic()
         self.finite: bool | None = True
         self.others = [(rank + hop) % ranks for hop in range(1, ranks)]
@@ -116,6 +120,11 @@ class _Sharded:
         gathered = yield AllGather([self._sealed()], self.cut.exact)
         for j in range(self.ranks):
             self._written(gathered[j][0], j)
+
+    def prepare(self, leg: int) -> bool:
+        if self.numbers.flow is None or leg >= len(self.others):
+            return True
+        return self.numbers.flow.prepare(*self.cut.shards[self.others[leg]])
 
     def give(self, leg: int) -> Tensor:
         sums = leg - (self.ranks - 1)
@@ -166,8 +175,8 @@ class _Sharded:
 
     def _made(self, at: int) -> Tensor:
         """This rank's numbers of another's shard, encoded."""
-        if self.numbers.make is not None:
-            self.numbers.make(*self.cut.shards[self.others[at]])
+        if self.numbers.flow is not None:
+            self.numbers.flow.make(*self.cut.shards[self.others[at]])
         self.messages.append(self._encode(self.others[at], self._memory()))
         return self.messages[-1]
 
@@ -196,6 +205,8 @@ class _Sharded:
 
     def _written(self, sealed: Tensor, j: int) -> None:
         self._put(j, sealed)
+        if self.numbers.flow is not None:
+            self.numbers.flow.come(*self.cut.shards[j])
         if self.finite:
             self.finite = self.cut.tells_finite(sealed, j)
 

@@ -167,6 +167,10 @@ class Stage:
         """A message cut at a multiple of so many numbers is two that say the same, in as many bytes; 0: it is not."""
         return 0
 
+    def block(self, spec: Spec) -> int:
+        """Numbers that `encode_block` and `decode_block` turn into as many, whatever lies around them; 0: none such."""
+        return 0
+
     def piece(self, spec: Spec) -> int:
         """Numbers of the output that a ring keeps together: what `parts` encodes at once."""
         return 1
@@ -258,6 +262,14 @@ class Stage:
     def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder | None:
         """What will write (or add) what messages say into ranges of `out`, or the opposite; None: not supported."""
         return None
+
+    def encode_block(self, x: Tensor, owed: Tensor | None, out: Tensor) -> None:
+        """A block of an orthonormal stage's input, or what is left at the end; what is owed behind it is added."""
+        raise NotImplementedError
+
+    def decode_block(self, y: Tensor, out: Tensor) -> None:
+        """The way back."""
+        raise NotImplementedError
 
     def take_off(self, message: Tensor, scene: Scene, y: Tensor) -> bool:
         """y less what `message` decodes to, in one pass; False: not supported."""

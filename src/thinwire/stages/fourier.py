@@ -1,7 +1,6 @@
 """Orthonormal transforms into the frequency domain, where smooth gradients need few numbers."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -13,8 +12,9 @@ from thinwire.core.options import number
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError
+from thinwire.kernels import spectra
 
-_BLOCK = 1 << 19  # numbers that are transformed at a time: enough of them that preparing a transform costs little
+_BLOCK = 1 << 17  # numbers that are transformed at a time: what lies between the passes over them stays in the cache
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,43 +39,51 @@ class Chunked(Stage):
     def unbiased(self) -> bool:
         return True  # nothing is lost but the last bits
 
-    def forward(self, rows: Tensor, out: Tensor) -> None:  # [count, length] both
+    def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor) -> None:  # [count, length] all
         raise NotImplementedError
 
     def backward(self, rows: Tensor, out: Tensor) -> None:  # [count, length] both
         raise NotImplementedError
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        size = self.out(scene.spec).numel
-        whole = x.numel() // self.chunk * self.chunk
-        y = scene.empty(size, x)
-        for rows, target in self._blocks(x[:whole], y[:whole]):
-            self.forward(rows, target)
-        if whole < size:
-            rest = torch.nn.functional.pad(x[whole:], (0, size - x.numel()))
-            self.forward(rest.view(1, -1), y[whole:].view(1, -1))
+        y = scene.empty(self.out(scene.spec).numel, x)
+        for low in range(0, x.numel(), self._block):
+            self.encode_block(x[low : low + self._block], None, y[low : low + self._block])
         return Encoded(y)
 
     def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
         y = encoded.values
-        whole = out.numel() // self.chunk * self.chunk
-        for rows, target in self._blocks(y[:whole], out[:whole]):
+        for low in range(0, out.numel(), self._block):
+            here = out[low : low + self._block]
+            self.decode_block(y[low : low + self._block], x := torch.empty_like(here) if add else here)
             if add:
-                self.backward(rows, x := torch.empty_like(rows))
-                target.add_(x)
-            else:
-                self.backward(rows, target)
+                here += x
+
+    @property
+    def _block(self) -> int:
+        return max(1, _BLOCK // self.chunk) * self.chunk
+
+    def block(self, spec: Spec) -> int:
+        return self._block if self.out(spec).numel == spec.numel else 0
+
+    def encode_block(self, x: Tensor, owed: Tensor | None, out: Tensor) -> None:
+        whole = x.numel() // self.chunk * self.chunk
+        if whole:
+            more = None if owed is None else owed[:whole].view(-1, self.chunk)
+            self.forward(x[:whole].view(-1, self.chunk), more, out[:whole].view(-1, self.chunk))
+        if whole < out.numel():
+            more = None if owed is None else owed[whole:].view(1, -1)
+            rest = torch.nn.functional.pad(x[whole:], (0, out.numel() - x.numel()))
+            self.forward(rest.view(1, -1), more, out[whole:].view(1, -1))
+
+    def decode_block(self, y: Tensor, out: Tensor) -> None:
+        whole = out.numel() // self.chunk * self.chunk
+        if whole:
+            self.backward(y[:whole].view(-1, self.chunk), out[:whole].view(-1, self.chunk))
         if whole < out.numel():
             rest = y.new_empty(1, y.numel() - whole)
             self.backward(y[whole:].view(1, -1), rest)
-            x = rest.view(-1)[: out.numel() - whole]
-            out[whole:].add_(x) if add else out[whole:].copy_(x)
-
-    def _blocks(self, given: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows of both, a few at a time, so that what lies between the passes over them stays in the cache."""
-        step = max(1, _BLOCK // self.chunk) * self.chunk
-        for low in range(0, given.numel(), step):
-            yield given[low : low + step].view(-1, self.chunk), target[low : low + step].view(-1, self.chunk)
+            out[whole:].copy_(rest.view(-1)[: out.numel() - whole])
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,23 +101,14 @@ class FFT(Chunked):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(spec.numel + spec.numel % 2, group=2)
 
-    def forward(self, rows: Tensor, out: Tensor) -> None:
-        length = rows.shape[1]
-        bins = torch.view_as_real(torch.fft.rfft(rows))  # [count, length / 2 + 1, 2]
-        pairs = out.view(-1, length // 2, 2)
-        torch.mul(bins[:, :-1], math.sqrt(2.0 / length), out=pairs)
-        pairs[:, 0, 0].mul_(math.sqrt(0.5))
-        torch.mul(bins[:, -1, 0], math.sqrt(1.0 / length), out=pairs[:, 0, 1])
+    def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor) -> None:
+        spectra.pairs_of_bins(torch.fft.rfft(rows), owed, out)
 
     def backward(self, rows: Tensor, out: Tensor) -> None:
         count, length = rows.shape
-        pairs = rows.view(count, length // 2, 2)
-        bins = torch.empty(count, length // 2 + 1, 2, dtype=rows.dtype, device=rows.device)
-        torch.mul(pairs, math.sqrt(length / 2.0), out=bins[:, :-1])
-        torch.mul(pairs[:, 0], math.sqrt(length), out=bins[:, 0])
-        bins[:, -1, 0] = bins[:, 0, 1]
-        bins[:, 0, 1] = bins[:, -1, 1] = 0.0
-        torch.fft.irfft(torch.view_as_complex(bins), n=length, out=out)
+        bins = torch.empty(count, length // 2 + 1, dtype=torch.complex64, device=rows.device)
+        spectra.bins_of_pairs(rows, bins)
+        torch.fft.irfft(bins, n=length, out=out)
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,7 +124,7 @@ class DCT(Chunked):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(spec.numel)
 
-    def forward(self, rows: Tensor, out: Tensor) -> None:
+    def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor) -> None:
         length = rows.shape[1]
         folded = torch.empty_like(rows)
         evens = (length + 1) // 2
@@ -135,6 +134,8 @@ class DCT(Chunked):
         out[:, : bins.shape[1]] = bins.real
         out[:, length // 2 + 1 :] = -bins.imag[:, 1 : (length + 1) // 2].flip(1)
         out[:, 0] *= math.sqrt(0.5)
+        if owed is not None:
+            out += owed
 
     def backward(self, rows: Tensor, out: Tensor) -> None:
         length = rows.shape[1]

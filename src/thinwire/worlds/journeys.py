@@ -72,7 +72,7 @@ class Journey:
         """`serial`: which journey it is, on all ranks; `patience`: seconds in which something must come or go."""
         self.op, self.serial, self.buffers, self.patience = op, serial, buffers, patience
         self.sizes = op.sizes
-        self.contents = [range(len(op.items))] if self.sizes is None else parcels_of(self.sizes)  # items of parcels
+        self.contents = parcels_of([item.about for item in op.items])  # items of parcels
         order = order_of(op.legs, len(self.contents))
         self.to_make, self.to_take = deque(order), deque(order)
         self.leaving: deque[tuple[Parcel, Stream, list[memoryview]]] = deque()
@@ -92,15 +92,18 @@ class Journey:
                 continue
             if not (self.leaving or self.to_take):
                 return
-            self._wait()
+            if not any(spare() for spare in self.op.spares):
+                self._wait()
 
     def _make_next(self) -> bool:
-        """Make a parcel and send it; False: that cannot or need not be done now."""
+        """Make a parcel and send it, or a part of it; False: that cannot or need not be done now."""
         if not self.to_make or len(self.leaving) == _AHEAD:
             return False
         parcel = self.to_make[0]
         if self.taken[parcel.number] < self.op.legs[parcel.leg].needs:
             return False
+        if not all(self.op.prepared(parcel.leg, at) for at in self.contents[parcel.number]):
+            return True  # what leaves must not wait for all of it
         self.to_make.popleft()
         items = [self.op.given(parcel.leg, at) for at in self.contents[parcel.number]]
         head = self._head(parcel, [item.numel() for item in items])

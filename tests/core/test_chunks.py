@@ -1,0 +1,121 @@
+"""A chain behind an orthonormal stage works block by block: the same bits as all at once, sooner."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contract.rows import gradients
+from thinwire import Codec, Slot, Turn, simulate
+from thinwire.core import cut, sharded
+from thinwire.core.average import average
+from thinwire.core.chunks import Chunks
+from thinwire.core.given import Given
+from thinwire.core.ops import Hops
+from thinwire.stages import fourier
+from thinwire.worlds.simulated import Outcome, run
+
+CHAINS = [
+    "fft(chunk=64) | topk(density=0.2) | rangefloat(bits=8)",
+    "fft(chunk=16) | qsgd(bits=4, bucket=32)",
+    "dct(chunk=64) | topk(density=0.3)",
+    "feedback(keep=bf16) | dct(chunk=32) | topk(density=0.1) | bf16",
+    "feedback(keep=off) | fft(chunk=64) | sign(bucket=16)",
+    "feedback(beta=0.5) | fft(chunk=64) | topk(density=0.2)",
+]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fourier, "_BLOCK", 128)
+
+
+def three_steps(chain: str, ranks: int, numel: int) -> Outcome:
+    slots = None
+    for step in range(3):
+        given = gradients(ranks, (numel,), seed=step)
+        outcome = simulate(chain, given, slots=slots, step=step, reduction="sharded")
+        slots = outcome.slots
+    return outcome
+
+
+def assert_same(outcome: Outcome, expected: Outcome) -> None:
+    assert outcome.sent == expected.sent
+    for mine, theirs in zip(outcome.means, expected.means, strict=True):
+        assert torch.equal(mine, theirs)
+    for held, other in zip(outcome.slots, expected.slots, strict=True):
+        assert held.behind == other.behind
+        assert (held.held is None) == (other.held is None)
+        assert held.held is None or other.held is None or torch.equal(held.held, other.held)
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["at once", "in hops and slices"])
+@pytest.mark.parametrize(("ranks", "numel"), [(1, 700), (2, 1000), (3, 1030), (4, 4096), (5, 6), (3, 1031)])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_blocks_change_nothing(chain: str, ranks: int, numel: int, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if long:
+        monkeypatch.setattr(sharded, "LONG", 1)
+        monkeypatch.setattr(cut, "SLICE", 40)
+    by_blocks = three_steps(chain, ranks, numel)
+    monkeypatch.setattr(fourier.Chunked, "block", lambda self, spec: 0)
+    assert_same(by_blocks, three_steps(chain, ranks, numel))
+
+
+def test_the_first_message_leaves_before_the_rest_is_transformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharded, "LONG", 1)
+    transformed: list[int] = []
+    forward = fourier.FFT.forward
+
+    def counted(self: fourier.FFT, rows: Any, owed: Any, out: Any) -> None:
+        transformed.append(rows.numel())
+        forward(self, rows, owed, out)
+
+    monkeypatch.setattr(fourier.FFT, "forward", counted)
+    codec = Codec.parse("fft(chunk=64) | topk(density=0.1)")
+    op = average(codec, torch.randn(4096), Slot(), Turn(0, 4, reduction="sharded")).send(None)
+    assert isinstance(op, Hops)
+    assert not transformed
+    op.given(0, 0)
+    assert sum(transformed) == 1024  # a shard
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_reaches_everyone_and_changes_no_state(bad: float) -> None:
+    chain = "fft(chunk=64) | topk(density=0.2) | rangefloat(bits=8)"
+    first = simulate(chain, gradients(3, (1000,)), reduction="sharded")
+    before = [slot.held.clone() for slot in first.slots if slot.held is not None]
+    given = gradients(3, (1000,), seed=1)
+    given[1][777] = bad
+    second = simulate(chain, given, slots=first.slots, step=1, reduction="sharded")
+    assert not any(bool(torch.isfinite(mean).all()) for mean in second.means)
+    for slot, held in zip(second.slots, before, strict=True):
+        assert slot.held is not None
+        assert torch.equal(slot.held, held)
+
+
+def test_sums_are_decoded_block_by_block_as_they_come() -> None:
+    stage = fourier.FFT(chunk=64)
+    x = torch.randn(400)
+    chunks = Chunks(stage, 128, Given(x), None, torch.empty(400))
+    chunks.make(0, 400)
+    mean = torch.full((400,), 7.0)
+    chunks.land(chunks.values, mean)
+    chunks.come(100, 300)
+    assert chunks.spare()  # 128 to 256
+    assert not chunks.spare()
+    assert torch.equal(mean[:128], torch.full((128,), 7.0))
+    torch.testing.assert_close(mean[128:256], x[128:256], rtol=1e-5, atol=1e-5)
+    chunks.come(0, 100)
+    chunks.come(300, 400)
+    while chunks.spare():
+        pass
+    torch.testing.assert_close(mean, x, rtol=1e-5, atol=1e-5)
+    assert chunks.finite
+
+
+def test_ranks_that_hear_shards_in_another_order_decode_the_same_bits() -> None:
+    codec, ranks = Codec.parse("fft(chunk=64) | topk(density=0.3)"), 3
+    given = gradients(ranks, (1500,))
+    rounds = [average(codec, g, Slot(), Turn(r, ranks, reduction="sharded")) for r, g in enumerate(given)]
+    means, _ = run(rounds)
+    assert all(torch.equal(mean, means[0]) for mean in means)
