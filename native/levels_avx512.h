@@ -1,4 +1,4 @@
-// Codes of sixteen numbers at a time.
+// Codes by AVX-512, sixteen numbers at a time.
 
 // Levels may exceed the top level by one; `code_by_vectors` puts that right. A product with a power of two is exact, so
 // that it may be fused with a sum.

@@ -1,4 +1,4 @@
-// What AVX-512 does of the hot loops by hand: sums of runs, and codes of sixteen numbers at a time.
+// Sums of runs by AVX-512.
 
 // Eight numbers, of which `share` is a power of two.
 inline __m256 eight_shares(const float *x, float share) {

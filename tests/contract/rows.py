@@ -95,5 +95,5 @@ class Poisoned(Buffers):
 
     def reset(self) -> None:
         super().reset()
-        for block in self.blocks:
-            block.fill_(255)  # NaN in every float type
+        for block in (*self.blocks, *(piece for pieces in self._alone.values() for piece in pieces)):
+            block.view(torch.uint8).fill_(255)  # NaN in every float type

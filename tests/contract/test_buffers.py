@@ -11,6 +11,7 @@ from torch import Tensor
 
 import thinwire
 from tests.contract.rows import ROWS, Poisoned, gradients, weights
+from thinwire.core import buffers
 from thinwire.core.average import Turn, average
 from thinwire.core.buffers import Buffers
 from thinwire.worlds.simulated import run
@@ -30,7 +31,7 @@ LEARNING = [
 
 
 def trained(
-    row: str, buffers: Sequence[Buffers], in_place: bool = False
+    row: str, memory: Sequence[Buffers], in_place: bool = False
 ) -> tuple[list[Tensor], list[dict[str, object]]]:
     codec = thinwire.Codec.parse(row)
     slots = [thinwire.Slot() for _ in range(RANKS)]
@@ -38,16 +39,18 @@ def trained(
     for step in range(7):
         rounds = []
         for rank, gradient in enumerate(gradients(RANKS, SHAPE, seed=step)):
-            buffers[rank].reset()
-            turn = Turn(rank, RANKS, 1, step, measure=step % 2 == 0, buffers=buffers[rank])
+            memory[rank].reset()
+            turn = Turn(rank, RANKS, 1, step, measure=step % 2 == 0, buffers=memory[rank])
             rounds.append(average(codec, gradient, slots[rank], turn, weights(SHAPE), gradient if in_place else None))
         means += [mean.clone() for mean in run(rounds)[0]]
     return means, [slot.state_dict() for slot in slots]
 
 
+@pytest.mark.parametrize("worth", [1 << 20, 1], ids=["residuals are copied", "residuals stay where they are"])
 @pytest.mark.parametrize("row", ROWS + LEARNING)
-def test_nothing_that_is_kept_lies_in_work_memory(row: str) -> None:
+def test_nothing_that_is_kept_lies_in_work_memory(row: str, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, kept = trained(row, [Buffers() for _ in range(RANKS)])
+    monkeypatch.setattr(buffers, "_WORTH_KEEPING", worth)
     found, kept_now = trained(row, [Poisoned() for _ in range(RANKS)])
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
     for a, b in zip(kept, kept_now, strict=True):
@@ -64,15 +67,15 @@ def test_a_mean_may_take_the_place_of_the_gradient(row: str) -> None:
 
 @given(st.lists(st.lists(st.integers(0, 100_000), max_size=12), min_size=2, max_size=4))
 def test_pieces_do_not_overlap_and_lie_in_blocks_that_stay(steps: list[list[int]]) -> None:
-    buffers, cpu, kept = Buffers(), torch.device("cpu"), []
+    memory, cpu, kept = Buffers(), torch.device("cpu"), []
     for sizes in [*steps, steps[-1]]:
-        buffers.reset()
-        pieces = [buffers.empty(n, (torch.uint8, torch.int16, torch.float32)[n % 3], cpu) for n in sizes]
+        memory.reset()
+        pieces = [memory.empty(n, (torch.uint8, torch.int16, torch.float32)[n % 3], cpu) for n in sizes]
         assert [piece.numel() for piece in pieces] == sizes
         assert all(piece.data_ptr() % 64 == 0 for piece in pieces if piece.numel())
         spans = sorted((piece.data_ptr(), piece.nbytes) for piece in pieces if piece.numel())
         assert all(a + n <= b for (a, n), (b, _) in itertools.pairwise(spans))
-        kept.append([block.data_ptr() for block in buffers.blocks])
+        kept.append([block.data_ptr() for block in memory.blocks])
     for before, after in itertools.pairwise(kept):
         assert after[: len(before)] == before
     assert kept[-1] == kept[-2]  # the same pieces again take nothing new

@@ -13,6 +13,7 @@ CHAINS = [
     "fft(chunk=64) | topk(density=0.1)",
     "fft(chunk=64) | topk(density=0.2) | rangefloat(bits=8)",
     "dct(chunk=64) | topk(density=0.1) | bf16",
+    "feedback(keep=bf16) | fft(chunk=64) | topk(density=0.1)",
     "fft(chunk=32) | hadamard(chunk=64) | sign",
     "feedback(keep=fp32) | hadamard(chunk=64) | alq(bits=3, bucket=64, start=1)",
     "feedback(keep=bf16) | dct(chunk=64) | topk(density=0.1)",

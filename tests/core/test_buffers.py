@@ -1,8 +1,10 @@
 """Work memory: pieces are handed out again after a reset, unless they were kept."""
 
+import pytest
 import torch
 
 from thinwire import Codec, Slot, Turn
+from thinwire.core import buffers as buffers_of_a_step
 from thinwire.core.average import average
 from thinwire.core.buffers import Buffers
 from thinwire.core.ops import Rounds
@@ -40,6 +42,16 @@ def test_only_what_was_lent_since_the_reset_can_be_kept() -> None:
     assert not buffers.kept(piece, None)
     assert not buffers.kept(alone(buffers, 100), None)  # short: a piece of a block, which is used again
     assert not buffers.kept(torch.zeros(LONG), None)
+
+
+def test_there_is_a_limit_to_what_is_not_cut_from_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers_of_a_step, "_MOST_ALONE", 3 * 4 * LONG + 64)
+    buffers = Buffers()
+    pieces = [alone(buffers) for _ in range(4)]
+    assert [buffers.kept(piece, torch.zeros(LONG)) for piece in pieces] == [True, True, True, False]
+    buffers.reset()
+    assert buffers.kept(alone(buffers), None)  # and one less is ours
+    assert buffers.kept(alone(buffers, LONG + 1), None)
 
 
 def test_memory_of_another_shape_is_not_taken_instead() -> None:

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.contract.rows import gradients
 from thinwire import Codec, Slot, Turn, simulate
 from thinwire.core import cut, sharded
+from thinwire.core import given as given_numbers
 from thinwire.core.average import average
 from thinwire.core.chunks import Chunks
 from thinwire.core.given import Given
@@ -19,6 +21,7 @@ CHAINS = [
     "fft(chunk=64) | topk(density=0.2) | rangefloat(bits=8)",
     "fft(chunk=16) | qsgd(bits=4, bucket=32)",
     "dct(chunk=64) | topk(density=0.3)",
+    "feedback(keep=bf16) | fft(chunk=64) | topk(density=0.2)",
     "feedback(keep=bf16) | dct(chunk=32) | topk(density=0.1) | bf16",
     "feedback(keep=off) | fft(chunk=64) | sign(bucket=16)",
     "feedback(beta=0.5) | fft(chunk=64) | topk(density=0.2)",
@@ -93,6 +96,40 @@ def test_what_is_not_finite_reaches_everyone_and_changes_no_state(bad: float) ->
         assert torch.equal(slot.held, held)
 
 
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_mean_may_take_the_place_of_the_gradient(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharded, "LONG", 1)
+    monkeypatch.setattr(cut, "SLICE", 40)
+    monkeypatch.setattr(given_numbers, "_WORTH_CUTTING", 1)
+    codec, ranks = Codec.parse(chain), 3
+
+    def averaged(in_place: bool) -> list[Tensor]:
+        slots, means = [Slot() for _ in range(ranks)], list[Tensor]()
+        for step in range(2):
+            given = gradients(ranks, (1500,), seed=step)
+            turns = [Turn(r, ranks, 0, step, reduction="sharded") for r in range(ranks)]
+            outs = given if in_place else [torch.empty_like(g) for g in given]
+            rounds = [
+                average(codec, g, s, t, None, out) for g, s, t, out in zip(given, slots, turns, outs, strict=True)
+            ]
+            means += run(rounds)[0]
+        return means
+
+    assert all(torch.equal(a, b) for a, b in zip(averaged(True), averaged(False), strict=True))
+
+
+def test_nothing_that_comes_is_no_block() -> None:
+    chunks = Chunks(fourier.FFT(chunk=64), 128, Given(torch.randn(400)), None, torch.empty(400))
+    chunks.land(chunks.values, torch.empty(400))
+    for low, high in ((0, 400), (400, 400), (300, 300)):
+        chunks.make(low, high)
+        chunks.come(low, high)
+    decoded = 0
+    while chunks.spare():
+        decoded += 1
+    assert decoded == 4
+
+
 def test_sums_are_decoded_block_by_block_as_they_come() -> None:
     stage = fourier.FFT(chunk=64)
     x = torch.randn(400)
@@ -113,7 +150,8 @@ def test_sums_are_decoded_block_by_block_as_they_come() -> None:
     assert chunks.finite
 
 
-def test_ranks_that_hear_shards_in_another_order_decode_the_same_bits() -> None:
+def test_ranks_that_hear_shards_in_another_order_decode_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharded, "LONG", 1)
     codec, ranks = Codec.parse("fft(chunk=64) | topk(density=0.3)"), 3
     given = gradients(ranks, (1500,))
     rounds = [average(codec, g, Slot(), Turn(r, ranks, reduction="sharded")) for r, g in enumerate(given)]

@@ -62,7 +62,7 @@ def test_every_short_float_is_read_as_torch_reads_it(dtype: torch.dtype, variant
                 assert same(out, expected)
 
 
-def test_the_two_sets_of_loops_keep_the_same_nan(variant: str) -> None:
+def test_all_sets_of_loops_keep_the_same_nan(variant: str) -> None:
     """Payloads lose their lower bits; a signalling NaN becomes a quiet one."""
     x = torch.tensor([0x7F800001, 0x7FC00000, -1, 0x7FABCDEF] * 5, dtype=torch.int32).view(torch.float32)
     message = buffer(20, 0)

@@ -191,7 +191,7 @@ def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
             "numel": given[0].numel(),
             "seconds": settled(candidate.seconds, turns),
             "plain_seconds": plain_seconds,
-            "bytes_sent": candidate.sent,
+            "bytes_sent": round(slowest([candidate.sent])[0]),  # of the rank that sends most, which the others wait for
         }
         for text, candidate in averaged.items()
     ]
@@ -207,12 +207,12 @@ def settled(seconds: Sequence[float], turns: int) -> float:
     return float(statistics.median(slowest(seconds[-turns:])))
 
 
-def slowest(seconds: Sequence[float]) -> list[float]:
-    """Of all ranks' times of the same things."""
-    longest = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    times: list[float] = longest.tolist()
-    return times
+def slowest(figures: Sequence[float]) -> list[float]:
+    """The largest of all ranks' figures for the same things, mostly seconds."""
+    largest = torch.tensor(figures, dtype=torch.float64)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    found: list[float] = largest.tolist()
+    return found
 
 
 def collective_table(rows: Sequence[CollectiveRow]) -> Table:

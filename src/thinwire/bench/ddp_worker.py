@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from thinwire.bench.collectives import slowest as largest
+from thinwire.bench.collectives import turns_in_span
 from thinwire.bench.launching import common_moment, report, work
 from thinwire.bench.trace import Recorder, chrome_events, traced
 from thinwire.compare.contenders import Attached, parse_contender
@@ -121,11 +123,16 @@ def measure(job: dict[str, Any], place: Place) -> dict[str, Any]:
         report(place, f"{runner.text}: warm-up")
         for _ in range(runner.warmup):
             runner.train(batches)
-    rounds = -(-job["steps"] // job["turn"])
-    for number in range(rounds):
+    rounds, number = -(-job["steps"] // job["turn"]), 0
+    while number < rounds:
+        began = common_moment()
         for runner in runners:
             report(place, f"round {number + 1} of {rounds}: {runner.text}")
-            runner.turn(batches, min(job["turn"], job["steps"] - number * job["turn"]))
+            runner.turn(batches, job["turn"])
+        if number == 0:
+            (took,) = largest([time.perf_counter() - began])
+            rounds = turns_in_span(rounds, took)
+        number += 1
     rows = [runner.figures() for runner in runners]
     _close(runners)
     return {"parameters": parameters, "rows": rows}

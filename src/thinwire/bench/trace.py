@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 MAIN = "training"
 CODING = {"encode": "encode", "encode_into": "encode", "decode": "decode", "decode_from": "decode"}
+BLOCKS = {"encode_block": "encode", "decode_block": "decode"}
 PREPARING = {"writer": "encode", "reader": "decode"}  # what they return does the work
 
 
@@ -160,7 +161,10 @@ def traced(handle: Handle, recorder: Recorder) -> Iterator[None]:
 def _watched_stage(kind: type[Stage], recorder: Recorder) -> Iterator[None]:
     """Wrap the methods that encode and decode, its own and inherited ones, unless they do nothing."""
     prepares = kind.writer is not Stage.writer
-    names = PREPARING | {"encode": "encode", "decode": "decode"} if prepares else CODING
+    if kind.block is not Stage.block:  # what works all at once calls what works on blocks
+        names = BLOCKS
+    else:
+        names = PREPARING | {"encode": "encode", "decode": "decode"} if prepares else CODING
     works = {method: getattr(kind, method) for method in names}
     own = {method: work for method, work in works.items() if method in vars(kind)}
     watched = [method for method, work in works.items() if work is not getattr(Stage, method)]

@@ -192,11 +192,13 @@ def _walk_in(
 def _chunks(
     codec: Codec, scenes: list[Scene], given: Given, turn: Turn, carried: Tensor | None, wish: str | None
 ) -> Chunks | None:
-    """A chain of one orthonormal stage and a wire that is sharded, if they can work a block at a time."""
+    """A chain of one orthonormal stage and a wire that is sharded, if they can work a block at a time.
+
+    Elsewhere than on the CPU nobody does other work between blocks, and each would cost a launch."""
     first = codec.prefix[0]
     stage, spec = codec.stages[first], scenes[first].spec
     block = stage.block(spec) if len(codec.prefix) == 1 and codec.tail else 0
-    if not block or turn.measure or any(link.rounds for link in (stage, *codec.wire)):
+    if not block or turn.measure or not given.values.is_cpu or any(link.rounds for link in (stage, *codec.wire)):
         return None
     if choose_reduction(codec.wire, stage.out(spec), turn.ranks, wish, turn.company) != "sharded":
         return None

@@ -7,7 +7,8 @@ from torch import Tensor
 
 _ALIGNMENT = 64
 _SHORTEST = 1 << 16  # bytes of the first block
-_WORTH_KEEPING = 1 << 20  # bytes that are copied in no time
+_WORTH_KEEPING = 1 << 20  # bytes; fewer are copied in no time
+_MOST_ALONE = 1 << 26  # bytes of pieces that are not cut from blocks, and not kept
 
 
 class Buffers:
@@ -25,6 +26,7 @@ class Buffers:
         self._used = 0  # bytes of it
         self._alone: dict[tuple[int, torch.dtype], list[Tensor]] = defaultdict(list)  # that nobody has
         self._lent: list[Tensor] = []
+        self._apart = 0  # bytes of both
 
     def empty(self, numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A flat tensor of unknown contents."""
@@ -42,13 +44,16 @@ class Buffers:
         return piece if dtype == torch.uint8 else piece.view(dtype)
 
     def alone(self, numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The same, but not a piece of a block if it is long, so that it can be `kept`."""
-        if device.type != "cpu" or numel * dtype.itemsize < _WORTH_KEEPING:
+        """The same, but not a piece of a block if it is long, so that it can be `kept`; within limits, because blocks
+        serve pieces of all lengths, and this one only others of its own."""
+        size, found = numel * dtype.itemsize, self._alone[numel, dtype]
+        if not found and (device.type != "cpu" or size < _WORTH_KEEPING or self._apart + size > _MOST_ALONE):
             return self.empty(numel, dtype, device)
-        found = self._alone[numel, dtype]
-        piece = found.pop() if found else torch.empty(numel, dtype=dtype)
-        self._lent.append(piece)
-        return piece
+        if not found:
+            found.append(torch.empty(numel, dtype=dtype))
+            self._apart += size
+        self._lent.append(found.pop())
+        return self._lent[-1]
 
     def kept(self, piece: Tensor, instead: Tensor | None) -> bool:
         """Leave a piece to whoever asks, and take the memory that it replaces; False: it must be copied."""
@@ -57,6 +62,8 @@ class Buffers:
         self._lent = [lent for lent in self._lent if lent is not piece]
         if instead is not None and instead.shape == piece.shape and instead.is_contiguous():
             self._alone[instead.numel(), instead.dtype].append(instead)
+        else:
+            self._apart -= piece.nbytes
         return True
 
     def reset(self) -> None:

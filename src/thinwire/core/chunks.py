@@ -44,7 +44,7 @@ class Chunks:
 
     def _make(self, low: int, high: int) -> None:
         self.given.make(low, high)
-        owed = None if self.owed is None else self.owed[low:high]
+        owed = None if self.owed is None else self.owed[low:high].to(self.values.dtype)
         self.stage.encode_block(self.given.values[low:high], owed, self.values[low:high])
 
     def come(self, low: int, high: int) -> None:
@@ -63,5 +63,5 @@ class Chunks:
         return True
 
     def _blocks(self, low: int, high: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        for i in range(low // self.block, -(-high // self.block)):
+        for i in range(low // self.block, -(-high // self.block)) if low < high else ():
             yield i, (i * self.block, min((i + 1) * self.block, self.values.numel()))

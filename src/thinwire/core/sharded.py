@@ -69,8 +69,6 @@ def sharded(numbers: Numbers, rank: int, ranks: int, crowd: float = 1.0) -> Roun
     else:
         works = [_Sharded(numbers, cut, rank, ranks, [])]
         yield from works[0].at_once()
-    for work in works:
-        work.book_second_encoding()
     while numbers.flow is not None and numbers.flow.spare():
         pass
     told = [work.finite for work in works]
@@ -92,8 +90,9 @@ class _Sharded:
     def __init__(self, numbers: Numbers, cut: Cut, rank: int, ranks: int, free: list[Tensor]) -> None:
         """`free`: memory of messages that are sent, for those that are made."""
         self.numbers, self.cut, self.rank, self.ranks = numbers, cut, rank, ranks
-        self.about = int(cut.full)
-        self.size = self.about if cut.exact else None
+        low, high = cut.shards[0]
+        self.size = int(cut.full) if cut.exact else None
+        self.about = 4 * (high - low) if self.size is None else self.size  # not what was measured on one machine
         self.traffic = Traffic()
         self.finite: bool | None = True
         self.others = [(rank + hop) % ranks for hop in range(1, ranks)]
@@ -120,6 +119,7 @@ class _Sharded:
         gathered = yield AllGather([self._sealed()], self.cut.exact)
         for j in range(self.ranks):
             self._written(gathered[j][0], j)
+        self._book_second_encoding()
 
     def prepare(self, leg: int) -> bool:
         if self.numbers.flow is None or leg >= len(self.others):
@@ -138,6 +138,7 @@ class _Sharded:
             self._booked(leg)
         elif sums == 0:
             self._written(self.sealed, self.rank)
+            self._book_second_encoding()
 
     def take(self, leg: int, message: Tensor) -> None:
         sums = leg - (self.ranks - 1)
@@ -210,7 +211,7 @@ class _Sharded:
         if self.finite:
             self.finite = self.cut.tells_finite(sealed, j)
 
-    def book_second_encoding(self) -> None:
+    def _book_second_encoding(self) -> None:
         """Its error is the owner's: sum - total on the owner's shard."""
         numbers = self.numbers
         low, high = self.cut.shards[self.rank]

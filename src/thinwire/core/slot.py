@@ -94,7 +94,7 @@ class Slot:
             stage.rescale(state, factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and text only; the residual is a copy, because steps change it in place."""
+        """Tensors, numbers and text only; the residual is a copy, because steps change it and use its memory again."""
         return {
             "chain": self.chain,
             "shape": list(self.shape),

@@ -12,7 +12,8 @@ def pairs_of_bins(bins: Tensor, owed: Tensor | None, out: Tensor) -> None:  # [r
     """The pairs of an orthonormal spectrum, with what is owed added; `reference.spectra` says what they are."""
     _check(out, bins)
     if owed is not None and (owed.shape != out.shape or owed.dtype != out.dtype):
-        raise CodecError(f"what is owed has the shape {tuple(out.shape)} of the spectrum, not {tuple(owed.shape)}.")
+        wanted, got = f"{out.dtype} of {tuple(out.shape)}", f"{owed.dtype} of {tuple(owed.shape)}"
+        raise CodecError(f"what is owed is {wanted} like the spectrum, not {got}.")
     native = native_for(bins, out) if owed is None else native_for(bins, out, owed)
     if native is None:
         return reference.pairs_of_bins(bins, owed, out)
