@@ -180,7 +180,7 @@ def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
         for candidate in averaged.values():
             candidate()
         if turn == 0:
-            (took,) = slowest([time.perf_counter() - began])
+            (took,) = largest([time.perf_counter() - began])
             turns = turns_in_span(turns, took)
         turn += 1
     plain_seconds = settled(plain.seconds, turns)
@@ -191,7 +191,7 @@ def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
             "numel": given[0].numel(),
             "seconds": settled(candidate.seconds, turns),
             "plain_seconds": plain_seconds,
-            "bytes_sent": round(slowest([candidate.sent])[0]),  # of the rank that sends most, which the others wait for
+            "bytes_sent": round(largest([candidate.sent])[0]),  # of the rank that sends most, which the others wait for
         }
         for text, candidate in averaged.items()
     ]
@@ -204,14 +204,14 @@ def turns_in_span(turns: int, seconds: float) -> int:
 
 def settled(seconds: Sequence[float], turns: int) -> float:
     """The median of the last turns, each as long as its slowest rank took."""
-    return float(statistics.median(slowest(seconds[-turns:])))
+    return float(statistics.median(largest(seconds[-turns:])))
 
 
-def slowest(figures: Sequence[float]) -> list[float]:
+def largest(figures: Sequence[float]) -> list[float]:
     """The largest of all ranks' figures for the same things, mostly seconds."""
-    largest = torch.tensor(figures, dtype=torch.float64)
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    found: list[float] = largest.tolist()
+    most = torch.tensor(figures, dtype=torch.float64)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    found: list[float] = most.tolist()
     return found
 
 

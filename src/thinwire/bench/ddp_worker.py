@@ -16,8 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.bench.collectives import slowest as largest
-from thinwire.bench.collectives import turns_in_span
+from thinwire.bench.collectives import largest, turns_in_span
 from thinwire.bench.launching import common_moment, report, work
 from thinwire.bench.trace import Recorder, chrome_events, traced
 from thinwire.compare.contenders import Attached, parse_contender
@@ -91,9 +90,7 @@ class Runner:
 
 def slowest(seconds: Sequence[float]) -> float:
     """The median over steps of the time that the slowest rank took; every rank must call it."""
-    times = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(times, dist.ReduceOp.MAX)
-    return float(statistics.median(times.tolist()))
+    return float(statistics.median(largest(seconds)))
 
 
 def made_up_batches(job: dict[str, Any], rank: int) -> list[tuple[Tensor, Tensor]]:
@@ -123,16 +120,16 @@ def measure(job: dict[str, Any], place: Place) -> dict[str, Any]:
         report(place, f"{runner.text}: warm-up")
         for _ in range(runner.warmup):
             runner.train(batches)
-    rounds, number = -(-job["steps"] // job["turn"]), 0
-    while number < rounds:
-        began = common_moment()
+    steps, done = job["steps"], 0
+    while done < steps:
+        began, some = common_moment(), min(job["turn"], steps - done)
         for runner in runners:
-            report(place, f"round {number + 1} of {rounds}: {runner.text}")
-            runner.turn(batches, job["turn"])
-        if number == 0:
+            report(place, f"step {done + 1} of {steps}: {runner.text}")
+            runner.turn(batches, some)
+        if done == 0:
             (took,) = largest([time.perf_counter() - began])
-            rounds = turns_in_span(rounds, took)
-        number += 1
+            steps = turns_in_span(steps, took / some)
+        done += some
     rows = [runner.figures() for runner in runners]
     _close(runners)
     return {"parameters": parameters, "rows": rows}

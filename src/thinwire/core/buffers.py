@@ -60,7 +60,8 @@ class Buffers:
         if not any(piece is lent for lent in self._lent):
             return False
         self._lent = [lent for lent in self._lent if lent is not piece]
-        if instead is not None and instead.shape == piece.shape and instead.is_contiguous():
+        alike = instead is not None and (instead.shape, instead.dtype) == (piece.shape, piece.dtype)
+        if instead is not None and alike and instead.is_cpu and instead.is_contiguous():
             self._alone[instead.numel(), instead.dtype].append(instead)
         else:
             self._apart -= piece.nbytes
