@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.distributed.processes import run_ranks
 from thinwire.ddp import handle
 
-MODULES = ("cases_training", "cases_models", "cases_amp", "cases_errors", "cases_saving", "cases_metrics")
+KINDS = ("training", "models", "amp", "errors", "saving", "metrics", "watching")
 Case = Callable[[int, int, Path], None]
 CASES: dict[int, dict[str, Case]] = {2: {}, 3: {}, 4: {}}
 
@@ -34,8 +34,8 @@ def case(*worlds: int) -> Callable[[Case], Case]:
 
 
 def load_cases() -> dict[int, dict[str, Case]]:
-    for module in MODULES:
-        importlib.import_module(f"tests.ddp.{module}")
+    for kind in KINDS:
+        importlib.import_module(f"tests.ddp.cases_{kind}")
     return CASES
 
 

@@ -197,9 +197,9 @@ def measure(job: dict[str, Any], place: Place) -> list[dict[str, Any]]:
     ]
 
 
-def turns_in_span(turns: int, seconds: float) -> int:
+def turns_in_span(turns: int, seconds: float, span: float = SPAN) -> int:
     """How many turns of so many seconds each there are, where so many are asked for: quick ones vary most."""
-    return max(turns, min(MOST * turns, int(SPAN / max(seconds, 1e-9))))
+    return max(turns, min(MOST * turns, int(span / max(seconds, 1e-9))))
 
 
 def settled(seconds: Sequence[float], turns: int) -> float:

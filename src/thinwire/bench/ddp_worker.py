@@ -29,6 +29,7 @@ from thinwire.recipes.recipe import loss_of
 TIMES = {"wait": "exposed", "encode": "encode", "communicate": "communicate", "decode": "decode"}  # as handles say
 SETTLED_AT_ONCE = ("ddp", "headroom", "none", "fp16", "bf16", "torch-fp16", "torch-bf16")
 BATCHES = 4
+SPAN = 3.0  # seconds that a quick contender's turn may take, in which it makes more steps than were asked for
 
 
 class Runner:
@@ -40,6 +41,7 @@ class Runner:
         self.compressor = contender.attach(self.parallel, seed=0)
         self.optimizer = torch.optim.SGD(self.parallel.parameters(), lr=1e-3)
         self.step = 0
+        self.pace = 0.0  # seconds of the last step before the clock runs, on the slowest rank
         self.seconds: list[float] = []
         self.told: dict[str, list[float]] = {}
         self.sent: list[float] = []
@@ -48,6 +50,11 @@ class Runner:
     def warmup(self) -> int:
         """DDP sorts its buckets anew in the second step; PowerSGD and learnt bases begin later."""
         return 2 if self.text in SETTLED_AT_ONCE else 5
+
+    def settle(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Steps that do not count yet."""
+        took = [self.train(batches) for _ in range(self.warmup)]
+        (self.pace,) = largest(took[-1:])
 
     def train(self, batches: Sequence[tuple[Tensor, Tensor]], recorder: Recorder | None = None) -> float:
         """One step from when all ranks begin; its seconds on this rank."""
@@ -118,18 +125,12 @@ def measure(job: dict[str, Any], place: Place) -> dict[str, Any]:
     runners = [Runner(text, model) for text in job["contenders"]]
     for runner in runners:
         report(place, f"{runner.text}: warm-up")
-        for _ in range(runner.warmup):
-            runner.train(batches)
-    steps, done = job["steps"], 0
-    while done < steps:
-        began, some = common_moment(), min(job["turn"], steps - done)
+        runner.settle(batches)
+    for done in range(0, job["steps"], job["turn"]):
+        some = min(job["turn"], job["steps"] - done)
         for runner in runners:
-            report(place, f"step {done + 1} of {steps}: {runner.text}")
-            runner.turn(batches, some)
-        if done == 0:
-            (took,) = largest([time.perf_counter() - began])
-            steps = turns_in_span(steps, took / some)
-        done += some
+            report(place, f"step {done + 1} of {job['steps']}: {runner.text}")
+            runner.turn(batches, turns_in_span(some, runner.pace, SPAN))
     rows = [runner.figures() for runner in runners]
     _close(runners)
     return {"parameters": parameters, "rows": rows}
@@ -141,8 +142,7 @@ def trace(
     """The events of one step on all ranks, once the contender has settled; only rank 0 gets them."""
     runner = Runner(text, model)
     assert isinstance(runner.compressor, Attached)  # the launcher refuses PyTorch's hooks
-    for _ in range(runner.warmup):
-        runner.train(batches)
+    runner.settle(batches)
     recorder = Recorder()
     with traced(runner.compressor.handle, recorder):
         runner.train(batches, recorder)

@@ -1,9 +1,13 @@
 """What must be equal on all ranks is compared before it can hang a collective."""
 
+import threading
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from thinwire.errors import WorldError
 from thinwire.worlds.distributed import Distributed
@@ -31,3 +35,28 @@ def _short(value: Any, other: Any) -> str:
         differing = [v for v in value if v not in other]
         return f"{differing[0]}" if differing else f"{len(value)} entries"
     return f"{value!r}"
+
+
+class Fingerprint:
+    """Of the averaged gradients of a step, in whatever order they come."""
+
+    def __init__(self) -> None:
+        self._value = 0
+        self._lock = threading.Lock()  # buckets of all lanes meet here
+
+    def add(self, buffer: Tensor) -> None:
+        data = buffer.detach().cpu().contiguous().view(torch.uint8).numpy()
+        with self._lock:
+            self._value ^= zlib.crc32(data.data)
+
+    def compare(self, world: Distributed, step: int) -> None:
+        """Name the ranks whose gradients differ, and begin anew."""
+        mine, self._value = self._value, 0
+        everyone: list[Any] = [None] * world.ranks
+        dist.all_gather_object(everyone, mine, group=world.group)
+        wrong = [str(rank) for rank in range(world.ranks) if everyone[rank] != everyone[0]]
+        if wrong:
+            raise WorldError(
+                f"rank {world.rank}: at step {step} the averaged gradients of rank {', '.join(wrong)}"
+                " differ from those of rank 0; look for a faulty machine, or different versions of libraries."
+            )

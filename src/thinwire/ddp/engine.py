@@ -16,7 +16,7 @@ from thinwire.core.slot import Slot
 from thinwire.core.together import together
 from thinwire.ddp.meter import Entry, Meter, Tally, metered
 from thinwire.kernels.shares import all_finite
-from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.distributed import Counters, Distributed
 
 _PLAIN = Codec()
 
@@ -146,6 +146,13 @@ class Engine:
         if plain:
             entries[-1].tally.parameters += len(plain)
         self.meter.book(before, world.counters(), entries)
+
+    def note_plain(self, parameters: Sequence[tuple[str, Tensor]], ranks: int, waited: float) -> None:
+        """Book what others averaged without compression, in as few all-reduces as possible, as far as that is known."""
+        lumps = _alike(p for _, p in parameters)
+        numbers, sent = sum(p.numel() for _, p in parameters), sum(AllReduce(lump).sent(0, ranks) for lump in lumps)
+        tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=len(lumps))
+        self.meter.book(Counters(), Counters(sent, sent, len(lumps), waited), [Entry(str(_PLAIN), tally)])
 
     def end_step(self, ranks: int, exposed: float) -> dict[str, Any]:
         """Count the step and return its figures; what was delivered in a step that training skips is owed again."""

@@ -2,7 +2,6 @@
 
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,12 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
-from thinwire.ddp.agreement import check_agreement
+from thinwire.ddp.agreement import Fingerprint, check_agreement
 from thinwire.ddp.engine import Engine, Piece
 from thinwire.ddp.lane import Lane, Promise, group_count
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, read_distributed, save_engine
-from thinwire.errors import CodecError, StateError, ThinwireError, WorldError
+from thinwire.ddp.watching import Watch, not_copied
+from thinwire.errors import CodecError, ThinwireError, WorldError
 from thinwire.worlds.distributed import Distributed
 
 Bucket: TypeAlias = "torch.futures.Future[Tensor]"
@@ -71,7 +71,8 @@ class Handle:
         self._scaler = scaler
         self._waiting: list[Load] = []
         self._sent: list[list[Load]] = []  # in this step
-        self._fingerprint = 0
+        self._fingerprint = Fingerprint()
+        self._watch: Watch | None = None
         self._agree(lanes)
         device = next((p.device for _, p in names), torch.device("cpu"))
         self._lanes = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
@@ -129,8 +130,11 @@ class Handle:
         """Another codec or plan from the next step on; call it on all ranks after the same step."""
         new = Plan.parse(plan)
         check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step})
+        if self._watch is not None:
+            self._watch.check()
         self.engine.use(new, self._layout)
         self._say_if_idle()
+        self._take_slot()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's memory: tensors, numbers and text. Save it on every rank, or use `full_state_dict`."""
@@ -148,6 +152,7 @@ class Handle:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on where a run stopped; nothing changes if the checkpoint does not fit."""
         load_engine(self.engine, self._world, saved)
+        self._take_slot()
 
     def load_distributed(self, folder: str | Path, key: str = "thinwire") -> None:
         """Go on from a torch.distributed.checkpoint in which `state_dict()` was saved under `key`, by any number of
@@ -156,13 +161,41 @@ class Handle:
 
     def close(self) -> None:
         """End the threads and give up their groups; the model cannot be trained with this handle afterwards."""
+        if self._watch is not None:
+            self._watch.end()
         for lane in self._lanes:
             lane.leave()
 
     def __reduce__(self) -> Any:
-        raise StateError("a handle cannot be copied or pickled; save handle.state_dict() and attach again.")
+        raise not_copied()
 
     # What DDP asks.
+
+    def enter(self, model: DistributedDataParallel, hook: Callable[..., Any]) -> None:
+        """Take the model's hook slot, now or once there is something to do in it."""
+
+        def take(model: DistributedDataParallel) -> None:
+            self._watch = None
+            model.register_comm_hook(self, hook)
+
+        if self._works():
+            take(model)
+        else:
+            trained = [p for p in model.module.parameters() if p.requires_grad and id(p) in self._names]
+            self._watch = Watch(model, trained, take, self._on_plain_step)
+
+    def _works(self) -> bool:
+        """Whether anything is compressed, or owed from when it was, or compared, or left out."""
+        return bool(self.engine.compressed_share() or self.engine.slots or self.check or self.headroom)
+
+    def _take_slot(self) -> None:
+        if self._watch is not None and self._works():
+            self._watch.take_slot()
+
+    def _on_plain_step(self, exposed: float) -> None:
+        """DDP has averaged all gradients by itself."""
+        self.engine.note_plain(self._layout, self._world.ranks, exposed)
+        self._end_step(exposed)
 
     def on_bucket(self, bucket: Any) -> Bucket:
         """A future of the averaged bucket."""
@@ -221,9 +254,7 @@ class Handle:
             where = f"[rank {world.rank}, step {self.engine.step}, averaging {names}]"
             raise WorldError(f"{_sentence(reason)} {where}") from reason
         for buffer in buffers if self._checks() else ():
-            data = buffer.detach().cpu().contiguous().view(torch.uint8).numpy()
-            with self.engine.meter.lock:  # buckets of all lanes meet here
-                self._fingerprint ^= zlib.crc32(data.data)
+            self._fingerprint.add(buffer)
 
     def _last(self, promise: Promise) -> Bucket:
         """End the step behind all of its buckets; the last one's lane waits for the others."""
@@ -234,7 +265,7 @@ class Handle:
                 load.promise.future.wait()
             self._raise_failure()
             if self._checks():
-                self._compare_results(world)
+                self._fingerprint.compare(world, self.engine.step)
             self._end_step(time.perf_counter() - ready)
 
         self._lanes[(len(sent) - 1) % len(self._lanes)].queue(finish, [promise])
@@ -254,17 +285,6 @@ class Handle:
 
     def _checks(self) -> bool:
         return self.check > 0 and self.engine.step % self.check == 0
-
-    def _compare_results(self, world: Distributed) -> None:
-        mine, self._fingerprint = self._fingerprint, 0
-        everyone: list[Any] = [None] * world.ranks
-        dist.all_gather_object(everyone, mine, group=world.group)
-        wrong = [str(rank) for rank in range(world.ranks) if everyone[rank] != everyone[0]]
-        if wrong:
-            raise WorldError(
-                f"rank {world.rank}: at step {self.engine.step} the averaged gradients of rank {', '.join(wrong)}"
-                " differ from those of rank 0; look for a faulty machine, or different versions of libraries."
-            )
 
     def _agree(self, lanes: int) -> None:
         engine = self.engine

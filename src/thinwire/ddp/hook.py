@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.handle import Handle
+from thinwire.ddp.watching import is_watched
 from thinwire.errors import CodecError, WorldError
 
 __all__ = ["Handle", "PlanLike", "attach"]
@@ -50,7 +51,7 @@ def attach(
         timeout=timeout,
         measure_every=measure_every,
     )
-    model.register_comm_hook(handle, thinwire_hook)
+    handle.enter(model, thinwire_hook)
     return handle
 
 
@@ -71,8 +72,9 @@ def _check_model(model: Any) -> None:
                 else "Wrap it first, or use thinwire.average_gradients(model, codec, state) in a loop of your own."
             )
         )
-    if model._comm_hooks or model.mixed_precision is not None:
-        owner = "mixed_precision=" if model.mixed_precision is not None else model._comm_hooks[0][0].__qualname__
+    if model._comm_hooks or model.mixed_precision is not None or is_watched(model):
+        owner = model._comm_hooks[0][0].__qualname__ if model._comm_hooks else thinwire_hook.__qualname__
+        owner = "mixed_precision=" if model.mixed_precision is not None else owner
         way_out = (
             "call handle.use(...) on the handle you have"
             if owner == thinwire_hook.__qualname__

@@ -1,0 +1,97 @@
+"""Steps of a model whose gradients DDP averages by itself, because nothing of them is compressed.
+
+Without a hook DDP divides gradients by the number of ranks while it copies them into its buckets; a hook has to divide
+them in a pass of its own. So the hook slot is left empty until there is something to do in it.
+"""
+
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.errors import StateError, WorldError
+
+_WATCHED: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
+
+
+class Watch:
+    """Tells when steps end, until the hook slot is taken."""
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        parameters: Iterable[Tensor],
+        take: Callable[[DistributedDataParallel], None],
+        ended: Callable[[float], None],
+    ) -> None:
+        """`take` puts a hook into the slot; `ended` hears for how many seconds backward waited for averages."""
+        self._model, self._take, self._ended = weakref.ref(model), take, ended
+        self._begun, self._ready = False, 0.0
+        self._removable: list[Any] = [
+            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            for p in parameters
+        ]
+        # a rank that has joined makes no gradients, and only a hook counts its steps; all ranks enter `join` together
+        object.__setattr__(model, "join_hook", self._on_join)
+        _WATCHED.add(model)
+
+    def check(self) -> DistributedDataParallel:
+        """The model, whose slot must still be empty."""
+        model = self._model()
+        if model is None:
+            raise WorldError("the model that this thinwire handle was attached to is gone; attach to a new one.")
+        if model._comm_hooks:
+            raise WorldError(
+                f"this model's hook slot has been taken by {model._comm_hooks[0][0].__qualname__} since thinwire was"
+                " attached with nothing to compress, and DDP has only one; attach with the codec you want to use."
+            )
+        return model
+
+    def take_slot(self) -> None:
+        """Let the hook do it from the next step on."""
+        model = self.check()
+        self.end()
+        self._take(model)
+
+    def end(self) -> None:
+        for hook in self._removable:
+            hook.remove()
+        model = self._model()
+        if model is not None and model in _WATCHED:
+            _WATCHED.discard(model)
+            object.__delattr__(model, "join_hook")
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        self._ready = time.perf_counter()
+        model = self._model()
+        if not self._begun and model is not None and model.require_backward_grad_sync:
+            self._begun = True
+            # queued from the first callback, the second one runs behind DDP's own
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: engine.queue_callback(self._on_end))
+
+    def _on_end(self) -> None:
+        self._begun = False
+        self._ended(time.perf_counter() - self._ready)
+
+    def _on_join(self, **options: Any) -> Any:
+        model = self.check()
+        self.take_slot()
+        return model.join_hook(**options)  # type: ignore[no-untyped-call]
+
+    def __reduce__(self) -> Any:
+        raise not_copied()
+
+
+def not_copied() -> StateError:
+    """What is to be raised if a model is copied or pickled together with what thinwire added to it."""
+    return StateError("a handle cannot be copied or pickled; save handle.state_dict() and attach again.")
+
+
+def is_watched(model: DistributedDataParallel) -> bool:
+    """Whether a handle already counts the steps of this model."""
+    return model in _WATCHED
