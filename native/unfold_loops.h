@@ -64,6 +64,7 @@ inline Apart halves(float *row, size_t size) { return {row, row + size}; }
 
 template <size_t W>
 void pairs_of_row(const Fourier &by, const float *row, const float *owed, float *work, float *out) {
+    constexpr size_t few = std::min<size_t>(W, 4);
     const size_t size = by.length / 2;
     const Apart first = halves(work, size), second = halves(work + by.length, size);
     const Unfinished passed = transform<W>(Pairs{row}, size, by.roots, first, second);
@@ -72,13 +73,15 @@ void pairs_of_row(const Fourier &by, const float *row, const float *owed, float 
     put_pair((z.re[0] + z.im[0]) * by.real, (z.re[0] - z.im[0]) * by.real, 0, owed, out);
     if (size == 1) return;
     put_pair(z.re[size / 2] * by.pair, -(z.im[size / 2] * by.pair), size / 2, owed, out);
-    unfold<1>(z, size, by.unfolding, 1, std::min(W, size / 2), by.half, owed, out);
+    unfold<1>(z, size, by.unfolding, 1, std::min(few, size / 2), by.half, owed, out);
+    unfold<few>(z, size, by.unfolding, few, W, by.half, owed, out);
     unfold<W>(z, size, by.unfolding, W, size / 2, by.half, owed, out);
 }
 
 // The inverse transform is the transform with real and imaginary parts exchanged, before and after.
 template <size_t W>
 void row_of_pairs(const Fourier &by, const float *pairs, float *work, float *out) {
+    constexpr size_t few = std::min<size_t>(W, 4);
     const size_t size = by.length / 2;
     const Apart exchanged = halves(work, size), z = {exchanged.im, exchanged.re};
     z.re[0] = (pairs[0] + pairs[1]) * by.real;
@@ -86,7 +89,8 @@ void row_of_pairs(const Fourier &by, const float *pairs, float *work, float *out
     if (size > 1) {
         z.re[size / 2] = pairs[size] * by.pair;
         z.im[size / 2] = -(pairs[size + 1] * by.pair);
-        fold<1>({pairs}, size, by.unfolding, 1, std::min(W, size / 2), by.half, z);
+        fold<1>({pairs}, size, by.unfolding, 1, std::min(few, size / 2), by.half, z);
+        fold<few>({pairs}, size, by.unfolding, few, W, by.half, z);
         fold<W>({pairs}, size, by.unfolding, W, size / 2, by.half, z);
     }
     const Apart other = halves(work + by.length, size);
@@ -105,14 +109,18 @@ void all_rows(const Fourier &by, const float *pairs, size_t count, float *work, 
 }
 
 // Registers as wide as a row has neighbours on either side of the transposition: [4][M/4], [16][M/16] for wide ones.
+constexpr size_t kNarrower = std::max<size_t>(kWidest / 2, 4);
+
 void pairs_of_rows(const Fourier &by, const float *rows, size_t count, const float *owed, float *work, float *out) {
     if (by.length >= 32 * kWidest) return all_pairs<kWidest>(by, rows, count, owed, work, out);
+    if (by.length >= 32 * kNarrower) return all_pairs<kNarrower>(by, rows, count, owed, work, out);
     if (by.length >= 32) return all_pairs<4>(by, rows, count, owed, work, out);
     all_pairs<1>(by, rows, count, owed, work, out);
 }
 
 void rows_of_pairs(const Fourier &by, const float *pairs, size_t count, float *work, float *out) {
     if (by.length >= 32 * kWidest) return all_rows<kWidest>(by, pairs, count, work, out);
+    if (by.length >= 32 * kNarrower) return all_rows<kNarrower>(by, pairs, count, work, out);
     if (by.length >= 32) return all_rows<4>(by, pairs, count, work, out);
     all_rows<1>(by, pairs, count, work, out);
 }
