@@ -74,6 +74,14 @@ struct Scales {
     float pair, real, first;
 };
 
+// A real FFT of `length` numbers, a power of two: the roots of unity of its passes, those that unfold half a transform
+// into bins, and the scales of pairs, of the two real bins, and of what is twice a pair.
+struct Fourier {
+    size_t length;
+    const float *roots, *unfolding;
+    float pair, real, half;
+};
+
 struct Kernels {
     void (*encode)(const Scaled &, const float *x, size_t n, Draw, uint8_t *scales, Symbols to);
     void (*decode)(const Scaled &, const uint8_t *scales, Symbols from, float *out, size_t n, bool add);
@@ -101,6 +109,9 @@ struct Kernels {
     uint32_t (*squared_lengths)(const float *pairs, size_t n, float *out);
     void (*pairs_of_bins)(const float *bins, size_t rows, size_t length, Scales, const float *owed, float *out);
     void (*bins_of_pairs)(const float *pairs, size_t rows, size_t length, Scales, float *out);
+    // With work memory for two rows.
+    void (*pairs_of_rows)(const Fourier &, const float *rows, size_t count, const float *owed, float *work, float *out);
+    void (*rows_of_pairs)(const Fourier &, const float *pairs, size_t count, float *work, float *out);
 };
 
 // nullptr where the compiler cannot build that variant.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels.h"
 
@@ -71,13 +72,17 @@ inline void fetch_block(const float *x) {
 #include "scatter_loops.h"
 #include "select_loops.h"
 #include "spectrum_loops.h"
+#include "wide_registers.h"
+#include "fourier_loops.h"
+#include "unfold_loops.h"
 
 }  // namespace
 
 const Kernels table = {encode,       decode,       range_encode,  range_decode,  repack,       sum_of_squares,
                        clip,         share,        magnitude,     shorten,       lengthen,     lanes_encode,
                        lanes_decode, basis_project, basis_rebuild, scatter,      collect,      collect_band,
-                       count_around, write_choice, importances,   squared_lengths, pairs_of_bins, bins_of_pairs};
+                       count_around, write_choice, importances,   squared_lengths, pairs_of_bins, bins_of_pairs,
+                       pairs_of_rows, rows_of_pairs};
 
 }  // namespace THINWIRE_VARIANT
 }  // namespace thinwire

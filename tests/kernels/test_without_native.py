@@ -13,7 +13,8 @@ with warnings.catch_warnings(record=True) as caught:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     given = [torch.randn(700, generator=generator) for _ in range(3)]
-    for codec in ("qsgd | huffman", "topk(density=0.1) | rangefloat(bits=8)", "sign", "integers", "nuqsgd | elias"):
+    codecs = ["qsgd | huffman", "topk(density=0.1) | rangefloat(bits=8)", "sign", "integers", "nuqsgd | elias"]
+    for codec in [*codecs, "fft(chunk=64) | topk(density=0.1)"]:
         outcome = thinwire.simulate(codec, given)
         print(codec, outcome.sent, outcome.means[0].view(torch.int32).sum().item())
 print(sum("compiled kernels are not available" in str(w.message) for w in caught), file=sys.stderr)

@@ -102,13 +102,10 @@ class FFT(Chunked):
         return spec.numbers(spec.numel + spec.numel % 2, group=2)
 
     def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor) -> None:
-        spectra.pairs_of_bins(torch.fft.rfft(rows), owed, out)
+        spectra.pairs_of_rows(rows, owed, out)
 
     def backward(self, rows: Tensor, out: Tensor) -> None:
-        count, length = rows.shape
-        bins = torch.empty(count, length // 2 + 1, dtype=torch.complex64, device=rows.device)
-        spectra.bins_of_pairs(rows, bins)
-        torch.fft.irfft(bins, n=length, out=out)
+        spectra.rows_of_pairs(rows, out)
 
 
 @dataclass(frozen=True, repr=False)
