@@ -69,11 +69,6 @@ struct Importances {
     float floor, ranks;
 };
 
-// Of the pairs of a spectrum, and of the two real bins in the first of them.
-struct Scales {
-    float pair, real, first;
-};
-
 // A real FFT of `length` numbers, a power of two: the roots of unity of its passes, those that unfold half a transform
 // into bins, and the scales of pairs, of the two real bins, and of what is twice a pair.
 struct Fourier {
@@ -107,8 +102,6 @@ struct Kernels {
     void (*write_choice)(const float *x, size_t n, uint32_t key, size_t ties, int64_t *out, size_t k);
     void (*importances)(const Importances &, size_t n, float *out);
     uint32_t (*squared_lengths)(const float *pairs, size_t n, float *out);
-    void (*pairs_of_bins)(const float *bins, size_t rows, size_t length, Scales, const float *owed, float *out);
-    void (*bins_of_pairs)(const float *pairs, size_t rows, size_t length, Scales, float *out);
     // With work memory for two rows.
     void (*pairs_of_rows)(const Fourier &, const float *rows, size_t count, const float *owed, float *work, float *out);
     void (*rows_of_pairs)(const Fourier &, const float *pairs, size_t count, float *work, float *out);

@@ -71,7 +71,6 @@ inline void fetch_block(const float *x) {
 #include "basis_loops.h"
 #include "scatter_loops.h"
 #include "select_loops.h"
-#include "spectrum_loops.h"
 #include "wide_registers.h"
 #include "fourier_loops.h"
 #include "unfold_loops.h"
@@ -81,8 +80,7 @@ inline void fetch_block(const float *x) {
 const Kernels table = {encode,       decode,       range_encode,  range_decode,  repack,       sum_of_squares,
                        clip,         share,        magnitude,     shorten,       lengthen,     lanes_encode,
                        lanes_decode, basis_project, basis_rebuild, scatter,      collect,      collect_band,
-                       count_around, write_choice, importances,   squared_lengths, pairs_of_bins, bins_of_pairs,
-                       pairs_of_rows, rows_of_pairs};
+                       count_around, write_choice, importances,   squared_lengths, pairs_of_rows, rows_of_pairs};
 
 }  // namespace THINWIRE_VARIANT
 }  // namespace thinwire

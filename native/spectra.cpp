@@ -1,4 +1,4 @@
-// Real FFTs, their bins and orthonormal spectra, bound to Python. Addresses come from tensors that
+// Real FFTs as orthonormal spectra, bound to Python. Addresses come from tensors that
 // thinwire.kernels.spectra has checked.
 #include <nanobind/nanobind.h>
 
@@ -13,22 +13,6 @@ using namespace nb::literals;
 namespace {
 
 const float *numbers(uintptr_t address) { return reinterpret_cast<const float *>(address); }
-
-void pairs_of_bins(uintptr_t bins, size_t rows, size_t length, uintptr_t owed, uintptr_t out) {
-    nb::gil_scoped_release unlocked;
-    const double n = static_cast<double>(length);
-    const thinwire::Scales by = {static_cast<float>(std::sqrt(2.0 / n)), static_cast<float>(std::sqrt(1.0 / n)),
-                                 static_cast<float>(std::sqrt(0.5))};
-    thinwire::kernels().pairs_of_bins(numbers(bins), rows, length, by, owed ? numbers(owed) : nullptr,
-                                      reinterpret_cast<float *>(out));
-}
-
-void bins_of_pairs(uintptr_t pairs, size_t rows, size_t length, uintptr_t out) {
-    nb::gil_scoped_release unlocked;
-    const double n = static_cast<double>(length);
-    const thinwire::Scales by = {static_cast<float>(std::sqrt(n / 2.0)), static_cast<float>(std::sqrt(n)), 1.0f};
-    thinwire::kernels().bins_of_pairs(numbers(pairs), rows, length, by, reinterpret_cast<float *>(out));
-}
 
 struct alignas(64) Line {
     float numbers[16];
@@ -62,8 +46,6 @@ void rows_of_pairs(uintptr_t pairs, size_t count, size_t length, uintptr_t roots
 }  // namespace
 
 void bind_spectra(nb::module_ &m) {
-    m.def("pairs_of_bins", &pairs_of_bins, "bins"_a, "rows"_a, "length"_a, "owed"_a, "out"_a);
-    m.def("bins_of_pairs", &bins_of_pairs, "pairs"_a, "rows"_a, "length"_a, "out"_a);
     m.def("pairs_of_rows", &pairs_of_rows, "rows"_a, "count"_a, "length"_a, "roots"_a, "size"_a, "owed"_a,
           "out"_a);
     m.def("rows_of_pairs", &rows_of_pairs, "pairs"_a, "count"_a, "length"_a, "roots"_a, "size"_a, "out"_a);

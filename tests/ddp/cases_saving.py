@@ -190,7 +190,7 @@ def foreign_checkpoints_change_nothing(rank: int, ranks: int, folder: Path) -> N
     foreign: list[tuple[Any, str]] = [
         ({}, "this is not a thinwire checkpoint: it has no 'thinwire'"),
         ({"state": 1}, "this is not a thinwire checkpoint"),
-        ({**saved, "thinwire": 9}, "this checkpoint has format 9, and this thinwire reads 2"),
+        ({**saved, "thinwire": 9}, "this checkpoint has format 9, and this thinwire reads 3"),
         ({**saved, "plan": "sign"}, r"written with the plan sign, and this run uses topk\(density=0.05\); attach with"),
         ({**saved, me: renamed}, "of another model: it has the parameter 'third.weight', which this one has not"),
         ({**saved, me: {"first.weight": slot}}, "of another model: it lacks the parameter 'second.weight'"),

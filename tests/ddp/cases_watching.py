@@ -61,6 +61,10 @@ def passes_without_averages_are_no_steps(rank: int, ranks: int, folder: Path) ->
         else:
             loss_of(model, rank, step).backward()
     assert handle.step == 2
+    loss = loss_of(model, rank, 4)
+    with model.no_sync():
+        loss.backward()  # too late: DDP goes by the forward pass
+    assert handle.step == 3
     handle.close()
 
 

@@ -122,18 +122,10 @@ def test_memory_may_be_anywhere_and_the_same() -> None:
     assert same(shifted, back(expected))
 
 
-@pytest.mark.parametrize("length", [6, 60, 1000, 2 * spectra.LONGEST])
-def test_other_lengths_are_torchs(length: int) -> None:
-    x, owed, theirs = made("plain", 2, length), made("plain", 2, length, 1), torch.empty(2, length)
-    reference.pairs_of_bins(torch.fft.rfft(x), owed, theirs)
-    assert same(there(x, owed), theirs)
-    torch.testing.assert_close(back(there(x)), x, rtol=0, atol=1e-5)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     x = torch.zeros(2, 8)
-    for wrong in (torch.zeros(2, 7), torch.zeros(2, 0), torch.zeros(8), x.double()):
-        with pytest.raises(CodecError, match="rows of even length"):
+    for wrong in (torch.zeros(2, 6), torch.zeros(2, 1), torch.zeros(2, 0), torch.zeros(8), x.double()):
+        with pytest.raises(CodecError, match="power of two and at least 2"):
             spectra.pairs_of_rows(wrong, None, wrong)
     with pytest.raises(CodecError, match="alike"):
         spectra.rows_of_pairs(x, torch.zeros(2, 6))

@@ -54,13 +54,27 @@ def test_a_chunk_of_the_fft_is_its_bins_in_order() -> None:
     torch.testing.assert_close(there(FFT(chunk=16), x), expected.view(-1))
 
 
-@pytest.mark.parametrize("numel", [1, 2, 7, 16])
-def test_the_dct_is_its_definition(numel: int) -> None:
-    x = numbers(numel, 1)
+def dct_matrix(numel: int) -> torch.Tensor:
     k, j = torch.arange(numel).view(-1, 1), torch.arange(numel)
     matrix = torch.cos(math.pi * k * (2 * j + 1) / (2 * numel)) * math.sqrt(2 / numel)
     matrix[0] *= math.sqrt(0.5)
-    torch.testing.assert_close(there(DCT(chunk=16), x), matrix @ x, rtol=0, atol=1e-5)
+    return matrix
+
+
+@pytest.mark.parametrize("numel", [1, 2, 4, 16])
+def test_the_dct_is_its_definition(numel: int) -> None:
+    x = numbers(numel, 1)
+    torch.testing.assert_close(there(DCT(chunk=16), x), dct_matrix(numel) @ x, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", [FFT(chunk=64), DCT(chunk=64)], ids=str)
+def test_a_rest_is_cut_into_powers_of_two(stage: Chunked) -> None:
+    x = numbers(64 + 32 + 8 + 2, 2)
+    parts = [there(stage, part) for part in torch.split(x, [64, 32, 8, 2])]
+    assert torch.equal(there(stage, x), torch.cat(parts))
+    odd = torch.cat([x[:64], x[:1]])
+    last = torch.tensor([x[0], 0.0]) if isinstance(stage, FFT) else x[:1]
+    assert torch.equal(there(stage, odd), torch.cat([there(stage, x[:64]), there(stage, last)]))
 
 
 @given(numel=st.integers(2, 3000), theta=st.floats(0.0, 0.99), seed=st.integers(0, 99))

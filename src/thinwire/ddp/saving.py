@@ -18,7 +18,7 @@ from thinwire.ddp.engine import Engine
 from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 
-FORMAT = 2
+FORMAT = 3
 _HEAD = ("thinwire", "plan", "step", "world_size", "loss_scale", "dial")
 
 

@@ -30,11 +30,11 @@ class Watch:
     ) -> None:
         """`take` puts a hook into the slot; `ended` hears for how many seconds backward waited for averages."""
         self._model, self._take, self._ended = weakref.ref(model), take, ended
+        self._averaged = True  # whether DDP will average what the last forward pass leads to
         self._begun, self._ready = False, 0.0
-        self._removable: list[Any] = [
-            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
-            for p in parameters
-        ]
+        self._removable: list[Any] = [model.register_forward_hook(self._on_forward)]
+        for p in parameters:
+            self._removable.append(p.register_post_accumulate_grad_hook(self._on_gradient))  # type: ignore[no-untyped-call]
         # a rank that has joined makes no gradients, and only a hook counts its steps; all ranks enter `join` together
         object.__setattr__(model, "join_hook", self._on_join)
         _WATCHED.add(model)
@@ -65,10 +65,13 @@ class Watch:
             _WATCHED.discard(model)
             object.__delattr__(model, "join_hook")
 
+    def _on_forward(self, model: Any, given: Any, output: Any) -> None:
+        if torch.is_grad_enabled():  # then DDP decides as well
+            self._averaged = model.require_backward_grad_sync
+
     def _on_gradient(self, parameter: Tensor) -> None:
         self._ready = time.perf_counter()
-        model = self._model()
-        if not self._begun and model is not None and model.require_backward_grad_sync:
+        if self._averaged and not self._begun:
             self._begun = True
             # queued from the first callback, the second one runs behind DDP's own
             engine = torch.autograd.Variable._execution_engine

@@ -1,8 +1,7 @@
 """Orthonormal transforms into the frequency domain, where smooth gradients need few numbers."""
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -13,13 +12,14 @@ from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.errors import CodecError
 from thinwire.kernels import spectra
+from thinwire.kernels.reference.fourier import quarter_turns
 
 _BLOCK = 1 << 17  # numbers that are transformed at a time: what lies between the passes over them stays in the cache
 
 
 @dataclass(frozen=True, repr=False)
 class Chunked(Stage):
-    """An orthonormal map of each chunk of consecutive numbers; the rest at the end is a shorter chunk of its own.
+    """An orthonormal map of each chunk of consecutive numbers; the rest at the end is cut into shorter powers of two.
 
     It is linear and keeps lengths: |encode(x)| = |x|, so that the error made on coefficients is the error made on
     the gradient, and spectra are summed before one inverse transform.
@@ -67,23 +67,30 @@ class Chunked(Stage):
         return self._block if self.out(spec).numel == spec.numel else 0
 
     def encode_block(self, x: Tensor, owed: Tensor | None, out: Tensor) -> None:
-        whole = x.numel() // self.chunk * self.chunk
-        if whole:
-            more = None if owed is None else owed[:whole].view(-1, self.chunk)
-            self.forward(x[:whole].view(-1, self.chunk), more, out[:whole].view(-1, self.chunk))
-        if whole < out.numel():
-            more = None if owed is None else owed[whole:].view(1, -1)
-            rest = torch.nn.functional.pad(x[whole:], (0, out.numel() - x.numel()))
-            self.forward(rest.view(1, -1), more, out[whole:].view(1, -1))
+        for low, high, length in self._pieces(out.numel()):
+            rows = x[low:high]
+            if rows.numel() < high - low:
+                rows = torch.nn.functional.pad(rows, (0, high - low - rows.numel()))
+            more = None if owed is None else owed[low:high].view(-1, length)
+            self.forward(rows.view(-1, length), more, out[low:high].view(-1, length))
 
     def decode_block(self, y: Tensor, out: Tensor) -> None:
-        whole = out.numel() // self.chunk * self.chunk
-        if whole:
-            self.backward(y[:whole].view(-1, self.chunk), out[:whole].view(-1, self.chunk))
-        if whole < out.numel():
-            rest = y.new_empty(1, y.numel() - whole)
-            self.backward(y[whole:].view(1, -1), rest)
-            out[whole:].copy_(rest.view(-1)[: out.numel() - whole])
+        for low, high, length in self._pieces(y.numel()):
+            rows = out[low:high]
+            if rows.numel() < high - low:
+                rows = y.new_empty(high - low)
+            self.backward(y[low:high].view(-1, length), rows.view(-1, length))
+            if high > out.numel():
+                out[low:].copy_(rows[: out.numel() - low])
+
+    def _pieces(self, numel: int) -> Iterator[tuple[int, int, int]]:
+        """Bounds of what is cut into chunks of one length, and the length."""
+        low, length = 0, self.chunk
+        while low < numel:
+            high = low + (numel - low) // length * length
+            if high > low:
+                yield low, high, length
+            low, length = high, length // 2
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +98,7 @@ class FFT(Chunked):
     """The real FFT of each chunk, as pairs (real, imaginary) that a stage behind it chooses or drops together.
 
     A chunk of N numbers gives N numbers, N/2 pairs: first (X_0, X_{N/2}), the two real bins, then sqrt(2) X_j for
-    0 < j < N/2, whose factor stands for the mirrored half, so that the map is orthonormal. A rest of odd length is
+    0 < j < N/2, whose factor stands for the mirrored half, so that the map is orthonormal. An odd number of numbers is
     filled up with one zero. `fft | topk(density=1-theta) | rangefloat` is the system of Wang et al., HPDC 2020, with
     |error|^2 <= theta |gradient|^2 before the numbers are shortened.
     """
@@ -112,8 +119,9 @@ class FFT(Chunked):
 class DCT(Chunked):
     """The discrete cosine transform (DCT-II, orthonormal) of each chunk: real coefficients, chosen one by one.
 
-    Computed by an FFT of the same length (Makhoul 1980): even positions, then odd ones backwards, give V; with
-    W_k = V_k e^(-i pi k / 2N) the coefficients are Re W_k and, from the other end, -Im W_k.
+    Computed from the spectrum of the same numbers in another order (Makhoul 1980): even positions, then odd ones
+    backwards. Its pair j, times e^(-i pi j / 2N), has coefficient j as its real part, and coefficient N - j as its
+    imaginary part with the opposite sign; the first pair has coefficients 0 and N/2.
     """
 
     name: ClassVar[str] = "dct"
@@ -122,32 +130,32 @@ class DCT(Chunked):
         return spec.numbers(spec.numel)
 
     def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor) -> None:
-        length = rows.shape[1]
-        folded = torch.empty_like(rows)
-        evens = (length + 1) // 2
-        folded[:, :evens] = rows[:, 0::2]
-        folded[:, evens:] = rows[:, 1::2].flip(1)
-        bins = torch.fft.rfft(folded).mul_(_twiddle(length, rows.device))  # [count, length // 2 + 1]
-        out[:, : bins.shape[1]] = bins.real
-        out[:, length // 2 + 1 :] = -bins.imag[:, 1 : (length + 1) // 2].flip(1)
-        out[:, 0] *= math.sqrt(0.5)
+        count, length = rows.shape
+        if length == 1:
+            out.copy_(rows if owed is None else rows + owed)
+            return
+        folded = torch.cat([rows[:, 0::2], rows[:, 1::2].flip(1)], 1)
+        spectra.pairs_of_rows(folded, None, folded)
+        (re, im), (cosine, sine) = folded.view(count, length // 2, 2).unbind(2), quarter_turns(length, rows.device)
+        out[:, 0], out[:, length // 2] = re[:, 0], im[:, 0]
+        re, im = re[:, 1:], im[:, 1:]
+        out[:, 1 : length // 2] = re * cosine + im * sine
+        out[:, length // 2 + 1 :] = (re * sine - im * cosine).flip(1)
         if owed is not None:
             out += owed
 
     def backward(self, rows: Tensor, out: Tensor) -> None:
-        length = rows.shape[1]
-        half = length // 2 + 1
-        bins = torch.zeros(rows.shape[0], half, dtype=torch.complex64, device=rows.device)
-        bins.real.copy_(rows[:, :half])
-        bins.imag[:, 1:] = -rows[:, (length + 1) // 2 :].flip(1)
-        bins[:, 0] *= math.sqrt(2.0)
-        folded = torch.fft.irfft(bins.div_(_twiddle(length, rows.device)), n=length)
-        out[:, 0::2] = folded[:, : (length + 1) // 2]
-        out[:, 1::2] = folded[:, (length + 1) // 2 :].flip(1)
-
-
-@lru_cache(maxsize=64)
-def _twiddle(length: int, device: torch.device) -> Tensor:
-    """sqrt(2/N) e^(-i pi k / 2N) for the bins of a real FFT of N numbers."""
-    angle = torch.arange(length // 2 + 1, dtype=torch.float64) * (-math.pi / (2 * length))
-    return torch.polar(torch.full_like(angle, math.sqrt(2.0 / length)), angle).to(torch.complex64).to(device)
+        count, length = rows.shape
+        if length == 1:
+            out.copy_(rows)
+            return
+        low, high = rows[:, 1 : length // 2], rows[:, length // 2 + 1 :].flip(1)
+        cosine, sine = quarter_turns(length, rows.device)
+        folded = torch.empty_like(rows)
+        pairs = folded.view(count, length // 2, 2)
+        pairs[:, 0, 0], pairs[:, 0, 1] = rows[:, 0], rows[:, length // 2]
+        pairs[:, 1:, 0] = low * cosine + high * sine
+        pairs[:, 1:, 1] = low * sine - high * cosine
+        spectra.rows_of_pairs(folded, folded)
+        out[:, 0::2] = folded[:, : length // 2]
+        out[:, 1::2] = folded[:, length // 2 :].flip(1)

@@ -30,6 +30,13 @@ def roots(length: int, device: torch.device) -> Tensor:
     return torch.cat(parts).to(torch.float32).to(device)
 
 
+@lru_cache(maxsize=64)
+def quarter_turns(length: int, device: torch.device) -> Parts:
+    """cos and sin of pi k / 2N for 0 < k < N/2, as float32."""
+    re, im = (part[1 : length // 2].to(torch.float32).to(device) for part in _unit_roots(4 * length))
+    return re, -im
+
+
 def _unit_roots(length: int) -> Parts:
     """e^(-2 pi i k / N) for k < N, in float64.
 

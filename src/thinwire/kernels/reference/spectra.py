@@ -1,4 +1,7 @@
-"""Rows of numbers, the bins of their real FFT, and the pairs of an orthonormal spectrum, there and back."""
+"""Rows of numbers and their orthonormal spectra, there and back; the length of a row is a power of two.
+
+A spectrum is first (X_0, X_{N/2}) / sqrt(N), which are real, then the pairs X_j sqrt(2/N) for 0 < j < N/2.
+"""
 
 import math
 
@@ -8,28 +11,7 @@ from torch import Tensor
 from thinwire.kernels.reference.fourier import roots, transform
 
 
-def pairs_of_bins(bins: Tensor, owed: Tensor | None, out: Tensor) -> None:  # [rows, N/2 + 1] complex -> [rows, N]
-    """First (X_0, X_{N/2}) / sqrt(N), which are real, then X_j sqrt(2/N) for 0 < j < N/2; and what is owed."""
-    rows, length = out.shape
-    parts, pairs = torch.view_as_real(bins), out.view(rows, length // 2, 2)
-    torch.mul(parts[:, :-1], math.sqrt(2.0 / length), out=pairs)
-    pairs[:, 0, 0] *= math.sqrt(0.5)
-    torch.mul(parts[:, -1, 0], math.sqrt(1.0 / length), out=pairs[:, 0, 1])
-    if owed is not None:
-        out += owed
-
-
-def bins_of_pairs(spectrum: Tensor, out: Tensor) -> None:  # [rows, N] -> [rows, N/2 + 1] complex
-    """The way back: X_0 and X_{N/2} from the first pair, and X_j = sqrt(N/2) times pair j."""
-    rows, length = spectrum.shape
-    pairs, parts = spectrum.view(rows, length // 2, 2), torch.view_as_real(out)
-    torch.mul(pairs, math.sqrt(length / 2.0), out=parts[:, :-1])
-    torch.mul(pairs[:, 0], math.sqrt(length), out=parts[:, 0])
-    parts[:, -1, 0] = parts[:, 0, 1]
-    parts[:, 0, 1] = parts[:, -1, 1] = 0.0
-
-
-def pairs_of_rows(rows: Tensor, owed: Tensor | None, out: Tensor) -> None:  # [count, N] all, N a power of two
+def pairs_of_rows(rows: Tensor, owed: Tensor | None, out: Tensor) -> None:  # [count, N] all
     """The pairs of the real FFT of each row, and what is owed.
 
     N numbers are taken for M = N/2 complex ones, whose transform Z has all that is needed: with
@@ -53,7 +35,7 @@ def pairs_of_rows(rows: Tensor, owed: Tensor | None, out: Tensor) -> None:  # [c
     out.copy_(spectrum if owed is None else spectrum + owed)
 
 
-def rows_of_pairs(spectrum: Tensor, out: Tensor) -> None:  # [count, N] both, N a power of two
+def rows_of_pairs(spectrum: Tensor, out: Tensor) -> None:  # [count, N] both
     """The way back: O = conj(w) (X_k - conj X_{M-k}) and Z_k = E + i O.
 
     The inverse transform is the transform with real and imaginary parts exchanged, before and after.
