@@ -174,7 +174,7 @@ def ddp(
     links: LinksOption = None,
     hosts: HostsOption = 4,
     codecs: CodecsOption = None,
-    steps: Annotated[int, typer.Option(help="Steps of each contender; on quick links up to four times as many.")] = 12,
+    steps: Annotated[int, typer.Option(help="Steps of each contender; quick ones make up to four times as many.")] = 12,
     batch: Annotated[int | None, typer.Option(help="Examples in a batch, on each rank.")] = None,
     width: Annotated[int | None, typer.Option(help="Channels or units: the size of the model.")] = None,
     trace: Annotated[
