@@ -75,6 +75,7 @@ struct Fourier {
     size_t length;
     const float *roots, *unfolding;
     float pair, real, half;
+    uint32_t ranks;  // by which numbers are divided on their way into a spectrum
 };
 
 struct Kernels {
@@ -102,7 +103,7 @@ struct Kernels {
     void (*write_choice)(const float *x, size_t n, uint32_t key, size_t ties, int64_t *out, size_t k);
     void (*importances)(const Importances &, size_t n, float *out);
     uint32_t (*squared_lengths)(const float *pairs, size_t n, float *out);
-    // With work memory for two rows.
+    // With work memory for three rows.
     void (*pairs_of_rows)(const Fourier &, const float *rows, size_t count, const float *owed, float *work, float *out);
     void (*rows_of_pairs)(const Fourier &, const float *pairs, size_t count, float *work, float *out);
 };

@@ -97,10 +97,14 @@ void row_of_pairs(const Fourier &by, const float *pairs, float *work, float *out
     finish<W>(transform<W>(exchanged, size, by.roots, other, exchanged), Exchanged{out});
 }
 
+// A row is divided where it will be read at once, in work memory.
 template <size_t W>
 void all_pairs(const Fourier &by, const float *rows, size_t count, const float *owed, float *work, float *out) {
-    for (size_t at = 0; at < count * by.length; at += by.length)
-        pairs_of_row<W>(by, rows + at, owed ? owed + at : nullptr, work, out + at);
+    float *const divided = work + 2 * by.length;
+    for (size_t at = 0; at < count * by.length; at += by.length) {
+        if (by.ranks > 1) share(rows + at, by.length, by.ranks, nullptr, divided);
+        pairs_of_row<W>(by, by.ranks > 1 ? divided : rows + at, owed ? owed + at : nullptr, work, out + at);
+    }
 }
 
 template <size_t W>

@@ -43,9 +43,9 @@ class Chunks:
         return True
 
     def _make(self, low: int, high: int) -> None:
-        self.given.make(low, high)
         owed = None if self.owed is None else self.owed[low:high].to(self.values.dtype)
-        self.stage.encode_block(self.given.values[low:high], owed, self.values[low:high])
+        x, ranks = self.given.source(low, high)
+        self.stage.encode_block(x, owed, self.values[low:high], ranks)
 
     def come(self, low: int, high: int) -> None:
         for i, (begin, end) in self._blocks(low, high):

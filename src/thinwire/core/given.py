@@ -36,6 +36,7 @@ class Given:
         self.values = values
         self._make = make
         self._made: set[tuple[int, int]] = set()
+        self._undivided: tuple[Tensor, int] | None = None  # if they are x / ranks, and nothing else
 
     @classmethod
     def share(cls, x: Tensor, ranks: int, owed: Tensor | None, values: Tensor) -> "Given":
@@ -49,6 +50,8 @@ class Given:
         given = cls(values, make)
         if values.numel() < _WORTH_CUTTING:
             given.whole()
+        elif owed is None and x.dtype == values.dtype:
+            given._undivided = x, ranks
         return given
 
     def make(self, low: int, high: int) -> None:
@@ -56,6 +59,14 @@ class Given:
         if self._make is not None and (low, high) not in self._made:
             self._made.add((low, high))
             self._make(low, high)
+
+    def source(self, low: int, high: int) -> tuple[Tensor, int]:
+        """What these numbers are made of, and by what that is divided: for who passes over them once, and can divide."""
+        if self._undivided is not None:
+            x, ranks = self._undivided
+            return x[low:high], ranks
+        self.make(low, high)
+        return self.values[low:high], 1
 
     def prepare(self, low: int, high: int) -> bool:
         return True  # it takes no time worth cutting

@@ -263,8 +263,9 @@ class Stage:
         """What will write (or add) what messages say into ranges of `out`, or the opposite; None: not supported."""
         return None
 
-    def encode_block(self, x: Tensor, owed: Tensor | None, out: Tensor) -> None:
-        """A block of an orthonormal stage's input, or what is left at the end; what is owed behind it is added."""
+    def encode_block(self, x: Tensor, owed: Tensor | None, out: Tensor, ranks: int = 1) -> None:
+        """A block of an orthonormal stage's input, or what is left at the end, divided by `ranks`; what is owed behind
+        it is added."""
         raise NotImplementedError
 
     def decode_block(self, y: Tensor, out: Tensor) -> None:

@@ -39,7 +39,7 @@ class Chunked(Stage):
     def unbiased(self) -> bool:
         return True  # nothing is lost but the last bits
 
-    def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor) -> None:  # [count, length] all
+    def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor, ranks: int) -> None:  # [count, length] all
         raise NotImplementedError
 
     def backward(self, rows: Tensor, out: Tensor) -> None:  # [count, length] both
@@ -66,13 +66,13 @@ class Chunked(Stage):
     def block(self, spec: Spec) -> int:
         return self._block if self.out(spec).numel == spec.numel else 0
 
-    def encode_block(self, x: Tensor, owed: Tensor | None, out: Tensor) -> None:
+    def encode_block(self, x: Tensor, owed: Tensor | None, out: Tensor, ranks: int = 1) -> None:
         for low, high, length in self._pieces(out.numel()):
             rows = x[low:high]
             if rows.numel() < high - low:
                 rows = torch.nn.functional.pad(rows, (0, high - low - rows.numel()))
             more = None if owed is None else owed[low:high].view(-1, length)
-            self.forward(rows.view(-1, length), more, out[low:high].view(-1, length))
+            self.forward(rows.view(-1, length), more, out[low:high].view(-1, length), ranks)
 
     def decode_block(self, y: Tensor, out: Tensor) -> None:
         for low, high, length in self._pieces(y.numel()):
@@ -108,8 +108,8 @@ class FFT(Chunked):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(spec.numel + spec.numel % 2, group=2)
 
-    def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor) -> None:
-        spectra.pairs_of_rows(rows, owed, out)
+    def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor, ranks: int) -> None:
+        spectra.pairs_of_rows(rows, owed, out, ranks)
 
     def backward(self, rows: Tensor, out: Tensor) -> None:
         spectra.rows_of_pairs(rows, out)
@@ -129,13 +129,15 @@ class DCT(Chunked):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(spec.numel)
 
-    def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor) -> None:
+    def forward(self, rows: Tensor, owed: Tensor | None, out: Tensor, ranks: int) -> None:
         count, length = rows.shape
         if length == 1:
-            out.copy_(rows if owed is None else rows + owed)
+            torch.div(rows, ranks, out=out)
+            if owed is not None:
+                out += owed
             return
         folded = torch.cat([rows[:, 0::2], rows[:, 1::2].flip(1)], 1)
-        spectra.pairs_of_rows(folded, None, folded)
+        spectra.pairs_of_rows(folded, None, folded, ranks)
         (re, im), (cosine, sine) = folded.view(count, length // 2, 2).unbind(2), quarter_turns(length, rows.device)
         out[:, 0], out[:, length // 2] = re[:, 0], im[:, 0]
         re, im = re[:, 1:], im[:, 1:]
