@@ -59,6 +59,7 @@ def test_blocks_change_nothing(chain: str, ranks: int, numel: int, long: bool, m
     if long:
         monkeypatch.setattr(sharded, "LONG", 1)
         monkeypatch.setattr(cut, "SLICE", 40)
+        monkeypatch.setattr(given_numbers, "_WORTH_CUTTING", 1)
     by_blocks = three_steps(chain, ranks, numel)
     monkeypatch.setattr(fourier.Chunked, "block", lambda self, spec: 0)
     assert_same(by_blocks, three_steps(chain, ranks, numel))
@@ -69,9 +70,9 @@ def test_the_first_message_leaves_before_the_rest_is_transformed(monkeypatch: py
     transformed: list[int] = []
     forward = fourier.FFT.forward
 
-    def counted(self: fourier.FFT, rows: Any, owed: Any, out: Any) -> None:
+    def counted(self: fourier.FFT, rows: Any, owed: Any, out: Any, ranks: int) -> None:
         transformed.append(rows.numel())
-        forward(self, rows, owed, out)
+        forward(self, rows, owed, out, ranks)
 
     monkeypatch.setattr(fourier.FFT, "forward", counted)
     codec = Codec.parse("fft(chunk=64) | topk(density=0.1)")
@@ -83,7 +84,11 @@ def test_the_first_message_leaves_before_the_rest_is_transformed(monkeypatch: py
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_reaches_everyone_and_changes_no_state(bad: float) -> None:
+@pytest.mark.parametrize("least", [1, 1 << 16])  # numbers that a transform divides as it reads them
+def test_what_is_not_finite_reaches_everyone_and_changes_no_state(
+    bad: float, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given_numbers, "_WORTH_CUTTING", least)
     chain = "fft(chunk=64) | topk(density=0.2) | rangefloat(bits=8)"
     first = simulate(chain, gradients(3, (1000,)), reduction="sharded")
     before = [slot.held.clone() for slot in first.slots if slot.held is not None]

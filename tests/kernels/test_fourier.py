@@ -122,6 +122,15 @@ def test_memory_may_be_anywhere_and_the_same() -> None:
     assert same(shifted, back(expected))
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 1000])
+@pytest.mark.parametrize("length", [2, 64, 4096])
+def test_rows_are_divided_first(length: int, ranks: int) -> None:
+    for kind in KINDS:
+        x, owed = made(kind, 3, length), made(kind, 3, length, 1)
+        spectra.pairs_of_rows(x, owed, ours := torch.empty_like(x), ranks)
+        assert same(ours, there(x / ranks, owed))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     x = torch.zeros(2, 8)
     for wrong in (torch.zeros(2, 6), torch.zeros(2, 1), torch.zeros(2, 0), torch.zeros(8), x.double()):
@@ -129,5 +138,7 @@ def test_what_does_not_fit_is_refused() -> None:
             spectra.pairs_of_rows(wrong, None, wrong)
     with pytest.raises(CodecError, match="alike"):
         spectra.rows_of_pairs(x, torch.zeros(2, 6))
+    with pytest.raises(CodecError, match="over 1 to"):
+        spectra.pairs_of_rows(x, None, torch.zeros(2, 8), 0)
     with pytest.raises(CodecError, match="owed"):
         spectra.pairs_of_rows(x, torch.zeros(2, 6), torch.zeros(2, 8))

@@ -18,7 +18,7 @@ from thinwire.core.sharded import Want
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, empty_like_spec
-from thinwire.core.wire import Link
+from thinwire.core.wire import Link, agree_on_wire
 from thinwire.errors import CodecError
 from thinwire.kernels.shares import all_finite, share_into
 
@@ -63,7 +63,7 @@ def average(
     behind = turn.step >= codec.delay and codec.holds_behind(Spec.of(slot.shape))
     carried = slot.held if behind and slot.behind else None
     owed = slot.residual if carried is None else None
-    given, held_back = _given(codec, tensor, owed, scenes, turn, landing)
+    given, held_back = _given(codec, tensor, owed, scenes, turn, landing, behind)
     path, y = yield from _walk_in(codec, scenes, given, turn, carried)
     want = _wanted(codec, path, turn, behind)
     energy = float((y if behind else given.whole()).square().sum()) if turn.measure else 0.0
@@ -185,7 +185,7 @@ def _walk_in(
     reduction = choose_reduction([link.stage for link in wire], spec, turn.ranks, wish, turn.company)
     if reduction != "sharded" or any(link.stage.rounds for link in wire):
         given.whole()
-    yield from _agree_on_wire(wire, y)
+    yield from agree_on_wire(wire, y)
     return Path(prefix, wire, reduction), y
 
 
@@ -239,9 +239,17 @@ def _flat_weights(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _given(
-    codec: Codec, tensor: Tensor, residual: Tensor | None, scenes: list[Scene], turn: Turn, landing: Tensor
+    codec: Codec,
+    tensor: Tensor,
+    residual: Tensor | None,
+    scenes: list[Scene],
+    turn: Turn,
+    landing: Tensor,
+    behind: bool,
 ) -> tuple[Given, Tensor | None]:
-    """This rank's share of the mean with what is owed from earlier steps, and the part of that still held back."""
+    """This rank's share of the mean with what is owed from earlier steps, and the part of that still held back.
+
+    `behind`: what is not delivered is known without them."""
     flat = tensor.detach().reshape(-1)
     if not codec.working:  # summed in place
         torch.div(flat, turn.ranks, out=landing)
@@ -258,7 +266,8 @@ def _given(
         released = None if released is None else codec.stages[i].release(released, scenes[i])
     held_back = None if residual is None or released is None or released is residual else residual - released
     if not any(codec.stages[i].accumulates(scenes[i]) for i in codec.working):
-        return Given.share(flat, turn.ranks, released, share), held_back
+        once = behind and not any(codec.stages[i].settles for i in codec.working)
+        return Given.share(flat, turn.ranks, released, share, once), held_back
     if not share_into(flat, turn.ranks, None, share):
         return Given(share.fill_(float("nan"))), None
     for i in codec.working:
@@ -287,16 +296,6 @@ def _detour(codec: Codec | None, numel: int, turn: Turn) -> list[Link]:
         links.append(Link(codec.stages[i], scene))
         spec = codec.stages[i].out(spec)
     return links
-
-
-def _agree_on_wire(links: Sequence[Link], y: Tensor) -> Rounds[None]:
-    """Let wire stages agree on what their ranks must share (levels, ranges), on the numbers that reach them."""
-    for at, link in enumerate(links):
-        if link.stage.rounds:
-            x = y
-            for earlier in links[:at]:
-                x = earlier.stage.encode(x, earlier.scene).values
-            link.scene.context = yield from link.stage.agree(x, link.scene)
 
 
 def _walk_back(

@@ -39,8 +39,8 @@ class Given:
         self._undivided: tuple[Tensor, int] | None = None  # if they are x / ranks, and nothing else
 
     @classmethod
-    def share(cls, x: Tensor, ranks: int, owed: Tensor | None, values: Tensor) -> "Given":
-        """`values` become x / ranks + owed."""
+    def share(cls, x: Tensor, ranks: int, owed: Tensor | None, values: Tensor, once: bool = False) -> "Given":
+        """`values` become x / ranks + owed; `once`: whoever takes their `source` is the only one who wants them."""
 
         def make(low: int, high: int) -> None:
             out, rest = values[low:high], None if owed is None else owed[low:high]
@@ -50,7 +50,7 @@ class Given:
         given = cls(values, make)
         if values.numel() < _WORTH_CUTTING:
             given.whole()
-        elif owed is None and x.dtype == values.dtype:
+        elif once and owed is None and x.dtype == values.dtype:
             given._undivided = x, ranks
         return given
 
@@ -61,7 +61,7 @@ class Given:
             self._make(low, high)
 
     def source(self, low: int, high: int) -> tuple[Tensor, int]:
-        """What these numbers are made of, and by what that is divided: for who passes over them once, and can divide."""
+        """What these numbers are made of, and what that is divided by: for who reads them once, and can divide."""
         if self._undivided is not None:
             x, ranks = self._undivided
             return x[low:high], ranks

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from thinwire.core.ops import LENGTH_BYTES
+from thinwire.core.ops import LENGTH_BYTES, Rounds
 from thinwire.core.spec import DTYPES, Size, Spec
 from thinwire.core.stage import STEADY, Encoded, Scene, Stage, empty_like_spec
 from thinwire.errors import WireError
@@ -55,6 +55,16 @@ def _measured_size(stages: tuple[Stage, ...], spec: Spec) -> Size:
         links.append(Link(stage, Scene(spec, stage.init(spec) | STEADY, stream=at)))
         spec = stage.out(spec)
     return Size(encode_message(links, x).numel() * scale, exact=False)
+
+
+def agree_on_wire(links: Sequence[Link], y: Tensor) -> Rounds[None]:
+    """Let wire stages agree on what their ranks must share (levels, ranges), on the numbers that reach them."""
+    for at, link in enumerate(links):
+        if link.stage.rounds:
+            x = y
+            for earlier in links[:at]:
+                x = earlier.stage.encode(x, earlier.scene).values
+            link.scene.context = yield from link.stage.agree(x, link.scene)
 
 
 @lru_cache(maxsize=4096)
