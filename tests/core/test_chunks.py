@@ -83,17 +83,27 @@ def test_the_first_message_leaves_before_the_rest_is_transformed(monkeypatch: py
     assert sum(transformed) == 1024  # a shard
 
 
+WIRES = [
+    "fft(chunk=64) | topk(density=0.2) | rangefloat(bits=8)",
+    "dct(chunk=64) | topk(density=0.05)",
+    "feedback(keep=fp32) | fft(chunk=64) | qsgd(bits=4)",
+    "fft(chunk=64) | sign",
+    "fft(chunk=64) | threshold(value=0.5)",
+]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("least", [1, 1 << 16])  # numbers that a transform divides as it reads them
+@pytest.mark.parametrize("at", [777, 999])  # in a chunk, and the last one
+@pytest.mark.parametrize("chain", WIRES)
 def test_what_is_not_finite_reaches_everyone_and_changes_no_state(
-    bad: float, least: int, monkeypatch: pytest.MonkeyPatch
+    chain: str, at: int, bad: float, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(given_numbers, "_WORTH_CUTTING", least)
-    chain = "fft(chunk=64) | topk(density=0.2) | rangefloat(bits=8)"
     first = simulate(chain, gradients(3, (1000,)), reduction="sharded")
     before = [slot.held.clone() for slot in first.slots if slot.held is not None]
     given = gradients(3, (1000,), seed=1)
-    given[1][777] = bad
+    given[1][at] = bad
     second = simulate(chain, given, slots=first.slots, step=1, reduction="sharded")
     assert not any(bool(torch.isfinite(mean).all()) for mean in second.means)
     for slot, held in zip(second.slots, before, strict=True):

@@ -266,8 +266,7 @@ def _given(
         released = None if released is None else codec.stages[i].release(released, scenes[i])
     held_back = None if residual is None or released is None or released is residual else residual - released
     if not any(codec.stages[i].accumulates(scenes[i]) for i in codec.working):
-        once = behind and not any(codec.stages[i].settles for i in codec.working)
-        return Given.share(flat, turn.ranks, released, share, once), held_back
+        return Given.share(flat, turn.ranks, released, share, once=behind), held_back
     if not share_into(flat, turn.ranks, None, share):
         return Given(share.fill_(float("nan"))), None
     for i in codec.working:

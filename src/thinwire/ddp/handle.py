@@ -2,6 +2,7 @@
 
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -72,7 +73,7 @@ class Handle:
         self._waiting: list[Load] = []
         self._sent: list[list[Load]] = []  # in this step
         self._fingerprint = Fingerprint()
-        self._watch: Watch | None = None
+        self._watch: Callable[[], Watch | None] = lambda: None
         self._agree(lanes)
         device = next((p.device for _, p in names), torch.device("cpu"))
         self._lanes = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
@@ -130,11 +131,14 @@ class Handle:
         """Another codec or plan from the next step on; call it on all ranks after the same step."""
         new = Plan.parse(plan)
         check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step})
-        if self._watch is not None:
-            self._watch.check()
+        before = self.engine.plan
         self.engine.use(new, self._layout)
+        try:
+            self._take_slot()
+        except Exception:
+            self.engine.use(before, self._layout)  # nothing is held yet
+            raise
         self._say_if_idle()
-        self._take_slot()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's memory: tensors, numbers and text. Save it on every rank, or use `full_state_dict`."""
@@ -161,8 +165,8 @@ class Handle:
 
     def close(self) -> None:
         """End the threads and give up their groups; the model cannot be trained with this handle afterwards."""
-        if self._watch is not None:
-            self._watch.end()
+        if (watch := self._watch()) is not None:
+            watch.end()
         for lane in self._lanes:
             lane.leave()
 
@@ -175,22 +179,22 @@ class Handle:
         """Take the model's hook slot, now or once there is something to do in it."""
 
         def take(model: DistributedDataParallel) -> None:
-            self._watch = None
             model.register_comm_hook(self, hook)
+            self._watch = lambda: None
 
         if self._works():
             take(model)
         else:
             trained = [p for p in model.module.parameters() if p.requires_grad and id(p) in self._names]
-            self._watch = Watch(model, trained, take, self._on_plain_step)
+            self._watch = weakref.ref(Watch(model, trained, take, self._on_plain_step))
 
     def _works(self) -> bool:
         """Whether anything is compressed, or owed from when it was, or compared, or left out."""
         return bool(self.engine.compressed_share() or self.engine.slots or self.check or self.headroom)
 
     def _take_slot(self) -> None:
-        if self._watch is not None and self._works():
-            self._watch.take_slot()
+        if (watch := self._watch()) is not None and self._works():
+            watch.take_slot()
 
     def _on_plain_step(self, exposed: float) -> None:
         """DDP has averaged all gradients by itself."""
@@ -200,10 +204,7 @@ class Handle:
     def on_bucket(self, bucket: Any) -> Bucket:
         """A future of the averaged bucket."""
         if isinstance(bucket, tuple):
-            raise WorldError(
-                "thinwire does not work inside a graph of torch.compile with optimize_ddp='python_reducer';"
-                " leave torch._dynamo.config.optimize_ddp at its default."
-            )
+            raise compiled_reducer()
         buffer: Tensor = bucket.buffer()
         if self.headroom:
             return self._send_nothing(buffer, bucket.is_last())
@@ -315,6 +316,14 @@ class Handle:
                 RuntimeWarning,
                 stacklevel=4,
             )
+
+
+def compiled_reducer() -> WorldError:
+    """What is to be raised if DDP's reducer is a part of a compiled graph."""
+    return WorldError(
+        "thinwire does not work inside a graph of torch.compile with optimize_ddp='python_reducer';"
+        " leave torch._dynamo.config.optimize_ddp at its default."
+    )
 
 
 def _sentence(reason: Exception) -> str:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.plan import Plan, PlanLike
-from thinwire.ddp.handle import Handle
+from thinwire.ddp.handle import Handle, compiled_reducer
 from thinwire.ddp.watching import is_watched
 from thinwire.errors import CodecError, WorldError
 
@@ -33,7 +33,7 @@ def attach(
     `start` leaves the first steps uncompressed; `check=N` compares the results of all ranks every N steps;
     `scaler` is the GradScaler whose loss scale the residuals must follow; `headroom` sends nothing at all, to show
     the best that any codec could reach. A peer that stays silent for `timeout` (that of the model's group if None)
-    is an error. The handle reports, swaps codecs, saves and loads.
+    is an error; while nothing is compressed, DDP averages by itself and its group's timeout holds. The handle reports, swaps codecs, saves and loads.
     """
     _check_model(model)
     for name, value, least in (("start", start, 0), ("check", check, 0), ("lanes", lanes, 1)):
@@ -72,9 +72,12 @@ def _check_model(model: Any) -> None:
                 else "Wrap it first, or use thinwire.average_gradients(model, codec, state) in a loop of your own."
             )
         )
-    if model._comm_hooks or model.mixed_precision is not None or is_watched(model):
-        owner = model._comm_hooks[0][0].__qualname__ if model._comm_hooks else thinwire_hook.__qualname__
-        owner = "mixed_precision=" if model.mixed_precision is not None else owner
+    owner = thinwire_hook.__qualname__ if is_watched(model) else None
+    if model.mixed_precision is not None:
+        owner = "mixed_precision="
+    elif model._comm_hooks:
+        owner = model._comm_hooks[0][0].__qualname__
+    if owner is not None:
         way_out = (
             "call handle.use(...) on the handle you have"
             if owner == thinwire_hook.__qualname__
@@ -86,6 +89,8 @@ def _check_model(model: Any) -> None:
             "skip_all_reduce_unused_params=True hides buckets from hooks, so that a step would never end; leave it away"
             " (find_unused_parameters=True works)."
         )
+    if getattr(model, "_use_python_reducer", False):
+        raise compiled_reducer()
     if any(hasattr(p, "_in_backward_optimizers") for p in model.module.parameters()):
         raise WorldError("an optimizer that works inside backward takes DDP's hook slot; step it after backward.")
     for name, module in model.module.named_modules():

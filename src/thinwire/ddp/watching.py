@@ -19,7 +19,7 @@ _WATCHED: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
 
 
 class Watch:
-    """Tells when steps end, until the hook slot is taken."""
+    """Tells when steps end, until the hook slot is taken. The model keeps it alive, and nothing else does."""
 
     def __init__(
         self,
@@ -30,17 +30,25 @@ class Watch:
     ) -> None:
         """`take` puts a hook into the slot; `ended` hears for how many seconds backward waited for averages."""
         self._model, self._take, self._ended = weakref.ref(model), take, ended
-        self._averaged = True  # whether DDP will average what the last forward pass leads to
-        self._begun, self._ready = False, 0.0
-        self._removable: list[Any] = [model.register_forward_hook(self._on_forward)]
+        self._awaited = False  # there was a forward pass whose gradients DDP will average
+        self._begun = False  # and they are coming
+        self._ready = 0.0
+        self._hooks: list[Any] = [model.register_forward_hook(self._on_forward)]
+        heard = weakref.WeakMethod(self._on_gradient)  # parameters may outlive the model
+
+        def on_gradient(parameter: Tensor) -> None:
+            if (hear := heard()) is not None:
+                hear()
+
         for p in parameters:
-            self._removable.append(p.register_post_accumulate_grad_hook(self._on_gradient))  # type: ignore[no-untyped-call]
+            self._hooks.append(p.register_post_accumulate_grad_hook(on_gradient))  # type: ignore[no-untyped-call]
+        weakref.finalize(model, _remove, self._hooks)
         # a rank that has joined makes no gradients, and only a hook counts its steps; all ranks enter `join` together
         object.__setattr__(model, "join_hook", self._on_join)
         _WATCHED.add(model)
 
-    def check(self) -> DistributedDataParallel:
-        """The model, whose slot must still be empty."""
+    def take_slot(self) -> None:
+        """Let the hook do it from the next step on."""
         model = self._model()
         if model is None:
             raise WorldError("the model that this thinwire handle was attached to is gone; attach to a new one.")
@@ -49,45 +57,47 @@ class Watch:
                 f"this model's hook slot has been taken by {model._comm_hooks[0][0].__qualname__} since thinwire was"
                 " attached with nothing to compress, and DDP has only one; attach with the codec you want to use."
             )
-        return model
-
-    def take_slot(self) -> None:
-        """Let the hook do it from the next step on."""
-        model = self.check()
-        self.end()
         self._take(model)
+        self.end()
 
     def end(self) -> None:
-        for hook in self._removable:
-            hook.remove()
+        """Leave nothing behind; once is enough."""
         model = self._model()
-        if model is not None and model in _WATCHED:
+        if self._hooks and model is not None:
             _WATCHED.discard(model)
             object.__delattr__(model, "join_hook")
+        _remove(self._hooks)
 
     def _on_forward(self, model: Any, given: Any, output: Any) -> None:
-        if torch.is_grad_enabled():  # then DDP decides as well
-            self._averaged = model.require_backward_grad_sync
+        if torch.is_grad_enabled() and model.require_backward_grad_sync:  # then DDP decides, too
+            self._awaited, self._begun = True, False  # a backward pass that failed has never ended
 
-    def _on_gradient(self, parameter: Tensor) -> None:
+    def _on_gradient(self) -> None:
         self._ready = time.perf_counter()
-        if self._averaged and not self._begun:
+        if self._awaited and not self._begun:
             self._begun = True
             # queued from the first callback, the second one runs behind DDP's own
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: engine.queue_callback(self._on_end))
 
     def _on_end(self) -> None:
-        self._begun = False
-        self._ended(time.perf_counter() - self._ready)
+        if self._begun:
+            self._awaited = self._begun = False  # further passes over the same graph are not averaged
+            self._ended(time.perf_counter() - self._ready)
 
     def _on_join(self, **options: Any) -> Any:
-        model = self.check()
+        model = self._model()
         self.take_slot()
-        return model.join_hook(**options)  # type: ignore[no-untyped-call]
+        return None if model is None else model.join_hook(**options)  # type: ignore[no-untyped-call]
 
     def __reduce__(self) -> Any:
         raise not_copied()
+
+
+def _remove(hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
+    hooks.clear()
 
 
 def not_copied() -> StateError:

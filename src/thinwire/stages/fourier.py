@@ -28,7 +28,7 @@ class Chunked(Stage):
     additive: ClassVar[bool] = True
     orthonormal: ClassVar[bool] = True
 
-    chunk: int = number(4096, low=2, high=2**24, whole=True, help="numbers transformed together; a power of two")
+    chunk: int = number(4096, low=2, high=2**20, whole=True, help="numbers transformed together; a power of two")
 
     def __post_init__(self) -> None:
         super().__post_init__()
