@@ -42,6 +42,10 @@ def models_that_cannot_work_are_refused(rank: int, ranks: int, folder: Path) -> 
         thinwire.attach(net(), "qsgd")  # type: ignore[arg-type]
     with pytest.raises(WorldError, match=r"got OptimizedModule\. Attach before torch\.compile\(ddp_model\)"):
         thinwire.attach(torch.compile(ddp(net()), backend="eager"), "qsgd")  # type: ignore[arg-type]
+    compiled = ddp(net())
+    compiled._use_python_reducer = True
+    with pytest.raises(WorldError, match=r"leave torch\._dynamo\.config\.optimize_ddp at its default"):
+        thinwire.attach(compiled, "none")
     sparse = ddp(nn.Sequential(nn.Embedding(64, 32, sparse=True)))
     with pytest.raises(WorldError, match="0 has sparse gradients, which thinwire cannot send; use sparse=False"):
         thinwire.attach(sparse, "qsgd")
