@@ -1,10 +1,11 @@
 """The public names of thinwire, gathered; `import thinwire` offers them all and loads them at their first use."""
 
 from thinwire._version import __version__
-from thinwire.core.average import Turn
 from thinwire.core.codec import Codec
 from thinwire.core.plan import Plan, Rule
+from thinwire.core.route import Turn
 from thinwire.core.schedule import LossGuard
+from thinwire.core.settings import Delay, Feedback
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
@@ -26,7 +27,6 @@ from thinwire.stages.pca import PCA
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
 from thinwire.stages.randomk import RandomK
 from thinwire.stages.rangefloat import RangeFloat
-from thinwire.stages.settings import Delay, Feedback
 from thinwire.stages.sharedtopk import SharedTopK
 from thinwire.stages.sparsify import Threshold, TopK
 from thinwire.stages.vote import Ballot, Vote

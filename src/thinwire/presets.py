@@ -7,6 +7,7 @@ A preset takes options (`gradiveq(ratio=16)`), prints as the chain it stands for
 from typing import Any
 
 from thinwire.core.codec import Codec
+from thinwire.core.settings import Delay, Feedback
 from thinwire.core.text import NAMES
 from thinwire.errors import CodecError
 from thinwire.stages.fourier import FFT
@@ -16,7 +17,6 @@ from thinwire.stages.momentum import Momentum
 from thinwire.stages.pca import PCA
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
 from thinwire.stages.rangefloat import RangeFloat
-from thinwire.stages.settings import Delay, Feedback
 from thinwire.stages.sharedtopk import SharedTopK
 from thinwire.stages.sparsify import TopK
 from thinwire.stages.vote import Ballot, Vote
@@ -55,7 +55,7 @@ def int8() -> Codec:
 
 def _with_momentum(momentum: float, delay: int = 0) -> Codec:
     """The head of a chain: a delay and momentum correction, as far as they are asked for."""
-    head = Codec((Delay(steps=delay),)) if delay else Codec()
+    head = Codec(settings=(Delay(steps=delay),)) if delay else Codec()
     return head | Momentum(beta=momentum, masking=False) if momentum else head
 
 
@@ -85,13 +85,13 @@ def fftsgd(
 
 def scalecom(density: float = 1 / 64, beta: float = 0.1, warmup: int = 100) -> Codec:
     """One rank's top-k in turn, sent by all, and a residual behind a low-pass filter (Chen et al., NeurIPS 2020)."""
-    return Codec((Feedback(beta=beta), SharedTopK(density, warmup=warmup)))
+    return Feedback(beta=beta) | SharedTopK(density, warmup=warmup)
 
 
 def signsgd(feedback: bool = False) -> Codec:
     """signSGD with majority vote (Bernstein et al. 2018); the result has the sign of the majority, and is no mean."""
-    votes = Codec((Ballot(), Vote()))
-    return votes if feedback else Codec((Feedback(keep="off"), *votes.stages))
+    votes = Ballot() | Vote()
+    return votes if feedback else Feedback(keep="off") | votes
 
 
 def iwp(

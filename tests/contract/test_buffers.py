@@ -12,8 +12,9 @@ from torch import Tensor
 import thinwire
 from tests.contract.rows import ROWS, Poisoned, gradients, weights
 from thinwire.core import buffers
-from thinwire.core.average import Turn, average
+from thinwire.core.average import average
 from thinwire.core.buffers import Buffers
+from thinwire.core.route import Turn
 from thinwire.worlds.simulated import run
 
 RANKS = 3

@@ -6,10 +6,10 @@ import torch
 import thinwire
 from tests.contract.rows import gradients, simulate
 from thinwire import Codec, CodecError, Slot, StateError
-from thinwire.core.average import Turn, average
-from thinwire.core.reduce import choose_reduction
+from thinwire.core.average import average
+from thinwire.core.reducers import choose_reduction
+from thinwire.core.route import Turn
 from thinwire.core.spec import Spec
-from thinwire.core.together import together
 from thinwire.worlds.simulated import run
 
 

@@ -91,7 +91,8 @@ def test_a_step_that_is_not_finite_and_a_new_loss_scale(chain: str) -> None:
 
 def test_what_is_lost_is_measured_where_it_is() -> None:
     """The figures of a chain that keeps its residual behind are those of its twin that does not."""
-    from thinwire.core.average import Turn, average
+    from thinwire.core.average import average
+from thinwire.core.route import Turn
     from thinwire.worlds.simulated import run
 
     shares = {}

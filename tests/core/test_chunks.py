@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from thinwire.core.chunks import Chunks
+from thinwire.core.given import Given
 from torch import Tensor
 
 from tests.contract.rows import gradients
@@ -11,8 +13,6 @@ from thinwire import Codec, Slot, Turn, simulate
 from thinwire.core import cut, sharded
 from thinwire.core import given as given_numbers
 from thinwire.core.average import average
-from thinwire.core.chunks import Chunks
-from thinwire.core.given import Given
 from thinwire.core.ops import Hops
 from thinwire.stages import fourier
 from thinwire.worlds.simulated import Outcome, run

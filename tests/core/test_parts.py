@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from thinwire.core.parts import part_bounds
 
 from tests.contract.rows import gradients, simulate
 from tests.contract.test_contract import same
 from thinwire import Codec, Slot
-from thinwire.core.average import Turn, average
-from thinwire.core.parts import part_bounds
+from thinwire.core.average import average
+from thinwire.core.route import Turn
 from thinwire.stages.pca_basis import Slices
 from thinwire.worlds.simulated import Outcome, run
 

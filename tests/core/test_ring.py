@@ -4,13 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thinwire.core.parts import Parts
+from thinwire.core.ring import Encodeds, ring
 from torch import Tensor
 
 from tests.contract.rows import gradients
 from thinwire.core.codec import Codec
 from thinwire.core.ops import Rounds, SendRecv
-from thinwire.core.parts import Parts
-from thinwire.core.ring import Encodeds, ring
 from thinwire.core.slot import Slot
 from thinwire.worlds.simulated import run, simulate
 

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from tests.contract.rows import ROWS, gradients, simulate
 from thinwire.core import cut, sharded
-from thinwire.core.average import Turn, average
+from thinwire.core.average import average
 from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
+from thinwire.core.message import Link, decode_message, encode_message
 from thinwire.core.ops import AllGather, AllToAll, Hops
+from thinwire.core.route import Turn
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, Stage
-from thinwire.core.together import together
-from thinwire.core.wire import Link, decode_message, encode_message
 from thinwire.ddp.meter import Tally, metered
 from thinwire.stages.quantise import Bucketed
 from thinwire.worlds.simulated import Outcome, run

@@ -8,7 +8,6 @@ from tests.contract.rows import Poisoned, gradients, weights
 from tests.distributed.processes import run_ranks
 from thinwire.core.average import average
 from thinwire.core.buffers import Buffers
-from thinwire.core.together import together
 from thinwire.worlds.distributed import Distributed
 
 SHAPES = [(24, 16), (24, 16), (32, 12)]

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from thinwire.core.average import Turn, average
+from thinwire.core.average import average
 from thinwire.core.codec import Codec
+from thinwire.core.route import Turn
 from thinwire.core.slot import Slot
-from thinwire.core.together import together
 from thinwire.errors import StateError
 from thinwire.stages.lowrank import PowerSGD, orthonormal, unit_rows
 from thinwire.worlds.simulated import run, simulate

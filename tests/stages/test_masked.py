@@ -7,9 +7,10 @@ import torch
 
 from tests.contract.rows import gradients, weights
 from thinwire.core import parts
-from thinwire.core.average import Turn, average
+from thinwire.core.average import average
 from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce, Begin
+from thinwire.core.route import Turn
 from thinwire.core.slot import Slot
 from thinwire.stages import importance
 from thinwire.worlds.simulated import Outcome, _perform, simulate

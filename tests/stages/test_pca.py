@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from tests.stages.pca_gradients import SHAPE, draw, low_rank, state_of
-from thinwire.core.average import Turn, average
+from thinwire.core.average import average
 from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce
+from thinwire.core.route import Turn
 from thinwire.core.slot import Slot
 from thinwire.errors import CodecError
 from thinwire.worlds.simulated import Outcome, simulate

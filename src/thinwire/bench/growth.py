@@ -23,7 +23,7 @@ from thinwire.bench.launching import launched, report, work
 from thinwire.bench.results import BenchError, Target, at_most, beside_target, columns, show_size
 from thinwire.bench.timing import best_seconds
 from thinwire.core.average import average
-from thinwire.core.reduce import choose_reduction
+from thinwire.core.reducers import choose_reduction
 from thinwire.recipes.place import Place
 from thinwire.worlds.distributed import Distributed
 
@@ -232,7 +232,7 @@ def weigh(
 def reduction_of(text: str, numel: int, ranks: int) -> str:
     """How a chain is summed over the ranks."""
     codec = Codec.parse(text)
-    return choose_reduction(codec.wire, codec.sum_spec(Spec(numel)), ranks, None)
+    return choose_reduction(codec.coders, codec.sum_spec(Spec(numel)), ranks, None)
 
 
 def measure(job: dict[str, Any], place: Place) -> dict[str, Any]:

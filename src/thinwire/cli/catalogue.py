@@ -8,7 +8,7 @@ from typing import Any
 
 from thinwire import PRESETS, STAGES, Codec, CodecError, Spec, Stage, ThinwireError
 from thinwire.core.options import print_value
-from thinwire.core.reduce import choose_reduction, rounds_of
+from thinwire.core.reducers import choose_reduction, rounds_of
 
 SAMPLE = (1000, 1000)  # numbers of a matrix, of which a codec's bits are told
 RANKS = 4
@@ -76,7 +76,7 @@ def bits_per_number(text: str) -> tuple[float | None, bool]:
         size = codec.wire_bytes(SAMPLE, RANKS)
     except ThinwireError:  # it needs options, or another stage before it
         return None, True
-    if not codec.working or "float32" not in codec.stages[codec.working[0]].accepts:
+    if not codec.stages or "float32" not in codec.stages[0].accepts:
         return None, True
     return 32 * int(size) / int(Codec().wire_bytes(SAMPLE, RANKS)), size.exact
 
@@ -88,17 +88,17 @@ def explanation(text: str, shape: Sequence[int], ranks: int) -> dict[str, Any]:
     codec = Codec.parse(text)
     spec = Spec.of(tuple(shape))
     sums = codec.sum_spec(spec)
-    reduction = choose_reduction(codec.wire, sums, ranks, None)
+    reduction = choose_reduction(codec.coders, sums, ranks, None)
     size, plain = codec.wire_bytes(tuple(shape), ranks), Codec().wire_bytes(tuple(shape), ranks)
     return {
         "chain": str(codec),
         "shape": list(shape),
         "numel": spec.numel,
         "ranks": ranks,
-        "stages": [_stage_facts(codec, i, spec, ranks) for i in range(len(codec.stages))],
+        "stages": [_stage_facts(codec, i, spec, ranks) for i in range(len(codec.parts))],
         "sum_space": _describe(sums),
         "reduction": reduction,
-        "rounds": rounds_of(reduction, codec.wire, sums) + sum(codec.stages[i].rounds for i in codec.working),
+        "rounds": rounds_of(reduction, codec.coders, sums) + sum(stage.rounds for stage in codec.stages),
         "travels": TRAVELS[reduction],
         "bytes": int(size),
         "exact": size.exact,
@@ -111,15 +111,15 @@ def explanation(text: str, shape: Sequence[int], ranks: int) -> dict[str, Any]:
 
 
 def _stage_facts(codec: Codec, at: int, spec: Spec, ranks: int) -> dict[str, Any]:
-    stage, specs = codec.stages[at], codec.specs(spec)
-    role = "setting" if stage.settings else "additive" if at in codec.prefix else "wire"
+    part, specs, at = codec.parts[at], codec.specs(spec), at - codec.offset
+    stage = part if isinstance(part, Stage) else None
     return {
-        "stage": str(stage),
-        "does": first_sentence(type(stage)),
-        "role": role,
-        "gives": _describe(specs[at + 1]),
-        "agreement_bytes": 0 if stage.settings else int(stage.agreement(specs[at], ranks)),
-        "unbiased": stage.unbiased,
+        "stage": str(part),
+        "does": first_sentence(type(part)),
+        "role": "setting" if stage is None else "additive" if at < len(codec.transforms) else "wire",
+        "gives": _describe(specs[max(at + 1, 0)]),
+        "agreement_bytes": 0 if stage is None else int(stage.agreement(specs[at], ranks)),
+        "unbiased": stage is not None and stage.unbiased,
     }
 
 

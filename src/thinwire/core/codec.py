@@ -1,8 +1,8 @@
-"""A codec: a chain of stages with one cut.
+"""A codec: a chain of stages with one cut, and settings before them.
 
-    gradient --[additive stages]--> the space where sums are taken --[wire stages]--> bytes
+    gradient --[transforms]--> the space where sums are taken --[wire coders]--> bytes
 
-The longest additive prefix leads into the space where sums are taken; the rest is only how numbers travel.
+The longest prefix of transforms leads into the space where sums are taken; the rest is only how elements travel.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire.core.context import STEADY, Scene
+from thinwire.core.fast import PartCoder
+from thinwire.core.message import Link, decode_message, encode_message, encode_message_into, message_size
+from thinwire.core.reducers import choose_reduction, reduction_bytes
+from thinwire.core.reducers.pipelined import exchange_bytes
+from thinwire.core.settings import Delay, Feedback, Setting
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import STEADY, Scene, Stage
+from thinwire.core.stage import COMPOSER, InputStage, Stage, Transform, may_code, shares_context
 from thinwire.core.text import parse_links
-from thinwire.core.wire import Link, decode_message, encode_message, encode_message_into, message_size
 from thinwire.errors import CodecError
 
 
@@ -26,86 +32,83 @@ class Codec:
     """An immutable chain of stages; `Codec()` is `none`, which averages uncompressed."""
 
     stages: tuple[Stage, ...] = ()
+    settings: tuple[Setting, ...] = ()
 
     def __post_init__(self) -> None:
         check_chain(self.stages)
 
     @staticmethod
-    def parse(text: "str | Codec | Stage") -> "Codec":
+    def parse(text: "str | Codec | Stage | Setting") -> "Codec":
         """The chain that a text names: `Codec.parse("pca(ratio=8) | qsgd(bits=4)")`; codecs pass through."""
-        return text if isinstance(text, Codec) else Codec(_stages_of(text))
+        return text if isinstance(text, Codec) else _codec_of(_parts_of(text))
 
-    def __or__(self, other: "Stage | Codec | str") -> "Codec":
-        return Codec(self.stages + _stages_of(other))
+    def __or__(self, other: "Stage | Setting | Codec | str") -> "Codec":
+        return _codec_of(self.parts + _parts_of(other))
 
-    def __ror__(self, other: "Stage | str") -> "Codec":
-        return Codec(_stages_of(other) + self.stages)
+    def __ror__(self, other: "Stage | Setting | str") -> "Codec":
+        return _codec_of(_parts_of(other) + self.parts)
 
     def __str__(self) -> str:
         return self._text
 
     @cached_property
     def _text(self) -> str:
-        return " | ".join(str(stage) for stage in self.stages) or "none"
+        return " | ".join(str(part) for part in self.parts) or "none"
 
     def __repr__(self) -> str:
         return f"Codec({str(self)!r})"
 
+    @property
+    def parts(self) -> tuple[Setting | Stage, ...]:
+        """Settings and stages, as they are written."""
+        return (*self.settings, *self.stages)
+
+    @property
+    def offset(self) -> int:
+        """The place of the first stage in the text; random draws and saved states are numbered by it."""
+        return len(self.settings)
+
     # The cut.
 
     @cached_property
-    def working(self) -> tuple[int, ...]:
-        """Positions of the stages that touch data."""
-        return tuple(i for i, stage in enumerate(self.stages) if not stage.settings)
+    def transforms(self) -> tuple[Transform, ...]:
+        """The stages that lead into the space where sums are taken."""
+        return tuple(takewhile(lambda stage: isinstance(stage, Transform), self.stages))  # type: ignore[arg-type]
 
     @cached_property
-    def prefix(self) -> tuple[int, ...]:
-        """Positions of the additive stages, which lead into the space where sums are taken."""
-        return tuple(takewhile(lambda i: self.stages[i].additive, self.working))
-
-    @cached_property
-    def tail(self) -> tuple[int, ...]:
-        """Positions of the wire stages, which say how numbers travel."""
-        return self.working[len(self.prefix) :]
-
-    @cached_property
-    def wire(self) -> tuple[Stage, ...]:
-        return tuple(self.stages[i] for i in self.tail)
+    def coders(self) -> tuple[Stage, ...]:
+        """The stages that say how elements travel."""
+        return self.stages[len(self.transforms) :]
 
     @property
     def additive(self) -> bool:
         """Sums can be taken on what this chain sends, by the backend's own all-reduce."""
-        return not self.tail
+        return not self.coders
 
     @property
     def unbiased(self) -> bool:
         """The average comes out right in expectation."""
-        return all(self.stages[i].unbiased for i in self.working)
+        return all(stage.unbiased for stage in self.stages)
+
+    # Settings.
 
     @cached_property
     def feedback(self) -> str:
-        """How error feedback keeps its residual: fp32, bf16 or off (see the `feedback` stage)."""
-        kept = self._setting("keep", None)
-        if kept is not None:
-            return str(kept)
-        return "fp32" if any(self.stages[i].feeds for i in self.working) else "off"
+        """How error feedback keeps its residual: fp32, bf16 or off (see the setting `feedback`)."""
+        for setting in self.settings:
+            if isinstance(setting, Feedback):
+                return setting.keep
+        return "fp32" if any(stage.wants_feedback for stage in self.stages) else "off"
 
     @property
     def beta(self) -> float:
         """The share of a new residual that is kept (1: all of it)."""
-        return float(self._setting("beta", 1.0))
+        return next((setting.beta for setting in self.settings if isinstance(setting, Feedback)), 1.0)
 
     @property
     def delay(self) -> int:
-        """Steps that travel uncompressed before the chain begins (see the `delay` stage)."""
-        return int(self._setting("steps", 0))
-
-    def _setting(self, option: str, default: Any) -> Any:
-        """An option of a settings stage at the head of the chain."""
-        for stage in self.stages:
-            if stage.settings and option in (options := stage.options()):
-                return options[option]
-        return default
+        """Steps that travel uncompressed before the chain begins (see the setting `delay`)."""
+        return next((setting.steps for setting in self.settings if isinstance(setting, Delay)), 0)
 
     # Sizes.
 
@@ -114,24 +117,21 @@ class Codec:
         """What each stage sees, and last what leaves the chain."""
         specs = [spec]
         for stage in self.stages:
-            spec = spec if stage.settings else stage.out(spec)
-            specs.append(spec)
+            specs.append(stage.out(specs[-1]))
         return tuple(specs)
 
     def sum_spec(self, spec: Spec) -> Spec:
-        """The numbers of the space where sums are taken."""
-        for i in self.prefix:
-            spec = self.stages[i].out(spec)
-        return spec
+        """The elements of the space where sums are taken."""
+        return self.specs(spec)[len(self.transforms)]
 
-    def holds_behind(self, spec: Spec) -> bool:
+    def residual_in_sum_space(self, spec: Spec) -> bool:
         """Whether a residual is kept in the space where sums are taken, which saves its way back and in again.
 
-        Every stage on that way must be a fixed orthonormal map that neither adds nor takes away numbers.
+        Every transform must be an isometry that neither adds nor takes away elements.
         """
-        there = bool(self.prefix and self.tail) and all(self.stages[i].orthonormal for i in self.prefix)
-        asked = any(self.stages[i].settles or not self.stages[i].takes_as_given for i in self.working)
-        return there and not asked and self.beta == 1.0 and self.sum_spec(spec).numel == spec.numel
+        fixed = bool(self.transforms and self.coders) and all(stage.isometry for stage in self.transforms)
+        enters = any(isinstance(stage, InputStage) for stage in self.stages)
+        return fixed and not enters and self.beta == 1.0 and self.sum_spec(spec).numel == spec.numel
 
     def wire_bytes(self, numel: "int | Sequence[int]", world_size: int, reduction: str | None = None) -> Size:
         """Bytes a rank sends to average a tensor (given by its length or shape) once the chain has started up.
@@ -139,24 +139,22 @@ class Codec:
         By itself, that is: in DDP, a short tensor takes the reduction of the long ones that it travels with.
         Exact for chains of fixed size; `.exact` is False where it is an expectation.
         """
-        from thinwire.core.parts import question_bytes
-        from thinwire.core.reduce import choose_reduction, reduction_bytes
-
         spec = Spec.of((numel,) if isinstance(numel, int) else tuple(numel))
-        total, piece, asks = Size(0), None, False
-        for i in self.prefix:
-            stage = self.stages[i]
-            if not stage.ready(STEADY, spec):
-                return total.plus((stage.detour() or Codec()).wire_bytes(spec.numel, world_size))
+        total, parts = Size(0), None
+        for stage in self.transforms:
+            instead = stage.instead(STEADY, spec)
+            if instead is not None:
+                return total.plus(Codec(instead).wire_bytes(spec.numel, world_size))
             total = total.plus(stage.agreement(spec, world_size))
-            piece, asks = stage.piece(spec) if stage.parted else None, stage.asks
-            spec = stage.out(spec)
-        for stage in self.wire:
+            fast = stage.fast(spec)
+            parts, spec = fast if isinstance(fast, PartCoder) else None, stage.out(spec)
+        for stage in self.coders:
             total = total.plus(stage.agreement(spec, world_size))
-        kind = choose_reduction(self.wire, spec, world_size, reduction)
-        if kind == "summed" and piece and asks:
-            total = total.plus(question_bytes(spec.numel // piece, piece, world_size))
-        return total.plus(reduction_bytes(kind, self.wire, spec, world_size, piece))
+        kind = choose_reduction(self.coders, spec, world_size, reduction)
+        if kind == "summed" and parts is not None:
+            total = total.plus(exchange_bytes(parts, spec.numel, world_size))
+        length = parts.length if parts is not None else None
+        return total.plus(reduction_bytes(kind, self.coders, spec, world_size, length))
 
     # One message, for any other transport.
 
@@ -173,13 +171,13 @@ class Codec:
         if out is None:
             return encode_message(links, x)
         self._check_message(out, x.numel())
-        encode_message_into(links, x, out)
+        encode_message_into(links, Source(x), out)
         return out
 
     def message_bytes(self, numel: int) -> Size:
         """Bytes of a self-contained message of `numel` numbers; `.exact` is False where it is an expectation."""
         self._require_self_contained()
-        return message_size(tuple(self.stages[i] for i in self.working), Spec(numel))
+        return message_size(self.stages, Spec(numel))
 
     def _check_message(self, out: Tensor, numel: int) -> None:
         size = self.message_bytes(numel)
@@ -197,40 +195,56 @@ class Codec:
         _check_buffers(message, numel, out)
         if out is None:
             out = torch.zeros(numel, device=message.device) if add else torch.empty(numel, device=message.device)
-        decode_message(self._links(numel), message, out, add)
+        decode_message(self._links(numel), message, out, "add" if add else "write")
         return out
 
     def _links(self, numel: int, seed: int = 0, step: int = 0, rank: int = 0) -> list[Link]:
-        links, spec = [], Spec(numel)
-        for i in self.working:
-            state = self.stages[i].init(spec)
-            links.append(Link(self.stages[i], Scene(spec, state, rank=rank, seed=seed, step=step, stream=i)))
-            spec = self.stages[i].out(spec)
-        return links
+        spec = Spec(numel)
+        return [
+            Link(stage, Scene(seen, stage.init(seen), rank=rank, seed=seed, step=step, stream=self.offset + i))
+            for i, (stage, seen) in enumerate(zip(self.stages, self.specs(spec), strict=False))
+        ]
 
     @property
     def self_contained(self) -> bool:
         """Whether one message says all that its reader needs, without agreement between ranks."""
-        return all(self.stages[i].standalone and not self.stages[i].rounds for i in self.working)
+        return self._agreeing() is None
+
+    def _agreeing(self) -> Stage | None:
+        """A stage that needs a context which the ranks share."""
+        return next((stage for stage in self.stages if shares_context(stage)), None)
 
     def _require_self_contained(self) -> None:
-        for i in self.working:
-            if self.stages[i].rounds or not self.stages[i].standalone:
-                raise CodecError(
-                    f"{self.stages[i]} needs the ranks to agree first, so it makes no message of its own;"
-                    " use simulate() or average()."
-                )
+        if (stage := self._agreeing()) is not None:
+            raise CodecError(
+                f"{stage} needs the ranks to agree first, so it makes no message of its own;"
+                " use simulate() or average()."
+            )
 
 
-def _stages_of(what: "str | Codec | Stage") -> tuple[Stage, ...]:
-    """The stages of a chain or of a part of one, which need not be able to stand alone."""
+def _parts_of(what: "str | Codec | Stage | Setting") -> tuple[Any, ...]:
+    """The settings and stages of a chain or of a part of one, which need not be able to stand alone."""
     if isinstance(what, Codec):
-        return what.stages
-    if isinstance(what, Stage):
+        return what.parts
+    if isinstance(what, (Stage, Setting)):
         return (what,)
     if not isinstance(what, str):
         raise CodecError(f"a codec is a text, a stage or a Codec; got {type(what).__name__}.")
-    return tuple(stage for link in parse_links(what) for stage in _stages_of(link))
+    return tuple(part for link in parse_links(what) for part in _parts_of(link))
+
+
+def _codec_of(parts: Sequence[Any]) -> Codec:
+    settings = tuple(takewhile(lambda part: isinstance(part, Setting), parts))
+    stages = tuple(parts[len(settings) :])
+    for part in stages:
+        if isinstance(part, Setting):
+            raise CodecError(
+                f"{part.name} sets how the whole chain works and must come first; got it behind {stages[0].name}."
+            )
+    return Codec(stages, settings)
+
+
+COMPOSER.append(lambda first, second: _codec_of(_parts_of(first) + _parts_of(second)))
 
 
 def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
@@ -247,16 +261,10 @@ def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
 def check_chain(stages: tuple[Stage, ...]) -> None:
     """Refuse a chain that cannot work, naming both stages and the way out."""
     spec, before, cut = Spec(4096), None, None
-    for at, stage in enumerate(stages):
+    for stage in stages:
         if not isinstance(stage, Stage):
             raise CodecError(f"a chain is made of stages; got {type(stage).__name__}.")
-        if stage.settings:
-            if any(not earlier.settings for earlier in stages[:at]):
-                raise CodecError(
-                    f"{stage.name} sets how the whole chain works and must come first; got it behind {stages[0].name}."
-                )
-            continue
-        if cut is not None and not stage.wire:
+        if cut is not None and not may_code(stage):
             raise CodecError(
                 f"{cut.name} cannot come before {stage.name}: what it sends cannot be summed;"
                 f" write {stage.name} | {cut.name}."
@@ -266,7 +274,7 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
             raise CodecError(f"{stage.name} cannot be the first stage: it takes {takes}; put a quantiser before it.")
         if before is not None and spec.kind not in stage.accepts:
             raise CodecError(_misfit(before, stage, spec))
-        if cut is None and not stage.additive:
+        if cut is None and not isinstance(stage, Transform):
             cut = stage
         spec, before = stage.out(spec), stage
     if before is not None and cut is None and spec.kind not in ("float32", "float16", "bfloat16", "int32"):

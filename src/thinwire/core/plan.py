@@ -135,7 +135,7 @@ def _exempted(rule: Rule, shape: Sequence[int], dtype: torch.dtype) -> tuple[Cod
     numel = torch.Size(shape).numel()
     if not dtype.is_floating_point:
         return Codec(), f"{dtype} is not a floating-point type"
-    if not rule.codec.working or rule.small:
+    if not rule.codec.stages or rule.small:
         return rule.codec, f"rule {rule.match!r}"
     if len(shape) < 2:
         return Codec(), "one-dimensional"

@@ -1,18 +1,17 @@
 """The memory of one segment: each stage's state, and the residual of error feedback."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.codec import Codec
+from thinwire.core.context import Scene, State
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Scene, State
+from thinwire.core.stage import Encoded
 from thinwire.errors import StateError
-
-if TYPE_CHECKING:
-    from thinwire.core.codec import Codec
 
 
 @dataclass
@@ -46,29 +45,28 @@ class Slot:
         self.held, self.behind = value, False
 
     def _brought_back(self, y: Tensor) -> Tensor:
-        from thinwire.core.codec import Codec
-
         codec = Codec.parse(self.chain)
         specs = codec.specs(Spec.of(self.shape))
-        for i in reversed(codec.prefix):
+        for stage, spec in reversed(list(zip(codec.transforms, specs, strict=False))):
             x = torch.empty_like(y)
-            codec.stages[i].decode(Encoded(y), Scene(specs[i], {}), x)
+            stage.decode(Encoded(y), Scene(spec, {}), x)
             y = x
         return y
 
-    def open(self, codec: "Codec", shape: tuple[int, ...]) -> None:
+    def open(self, codec: Codec, shape: tuple[int, ...]) -> None:
         """Prepare an empty slot for this chain and shape, or check that a used one belongs to them."""
         if not self.chain:
             self.chain, self.shape = str(codec), shape
             specs = codec.specs(Spec.of(shape))
-            self.states = [stage.init(spec) for stage, spec in zip(codec.stages, specs, strict=False)]
+            states = [stage.init(spec) for stage, spec in zip(codec.stages, specs, strict=False)]
+            self.states = [*({} for _ in codec.settings), *states]
         elif self.chain != str(codec) or self.shape != shape:
             raise StateError(
                 f"this slot belongs to {self.chain!r} on shape {self.shape}, not to {str(codec)!r} on {shape};"
                 " give every tensor a slot of its own."
             )
 
-    def hold(self, codec: "Codec", missing: Tensor, behind: bool, buffers: Buffers) -> None:
+    def hold(self, codec: Codec, missing: Tensor, behind: bool, buffers: Buffers) -> None:
         """Keep what is missing for the next step: where it lies, if `buffers` leave that to us, or else in the memory
         that held the last step's."""
         if codec.feedback == "off" or missing is self.held:
@@ -86,11 +84,10 @@ class Slot:
 
     def rescale(self, factor: float) -> None:
         """Follow a change of the loss scale: what is held was measured in the old unit."""
-        from thinwire.core.codec import Codec
-
         if self.held is not None:
             self.held.mul_(factor)
-        for stage, state in zip(Codec.parse(self.chain).stages, self.states, strict=False):
+        codec = Codec.parse(self.chain)
+        for stage, state in zip(codec.stages, self.states[codec.offset :], strict=False):
             stage.rescale(state, factor)
 
     def state_dict(self) -> dict[str, Any]:

@@ -72,6 +72,10 @@ class Spec:
         bits = {"float32": 32, "int32": 32, "float16": 16, "bfloat16": 16, "bytes": 8}[kind]
         return Spec(numel, kind, bits, exact=self.exact and exact, group=group)
 
+    def part(self, numel: int) -> "Spec":
+        """Some of these elements."""
+        return replace(self, numel=numel, shape=())
+
     def symbols(self, bits: int, signed: bool) -> "Spec":
         return replace(self, kind="symbols", bits=bits, signed=signed, shape=())
 

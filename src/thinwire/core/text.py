@@ -43,6 +43,11 @@ def parse_links(text: str) -> list[Any]:
         at += 1
 
 
+def parse_parts(text: str) -> list[Any]:
+    """The settings and stages that a text names, those of presets too."""
+    return [part for link in parse_links(text) for part in getattr(link, "parts", (link,))]
+
+
 def _tokens(text: str) -> list[tuple[str, str]]:
     tokens, at = [], 0
     stripped = text.rstrip()

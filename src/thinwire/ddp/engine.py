@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.core.average import Turn, average
+from thinwire.core.average import average
+from thinwire.core.coalesced import coalesced
 from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce, Begin, Finish, Rounds
 from thinwire.core.plan import Decision, Plan
+from thinwire.core.route import Turn
 from thinwire.core.slot import Slot
-from thinwire.core.together import together
 from thinwire.ddp.meter import Entry, Meter, Tally, metered
 from thinwire.kernels.shares import all_finite
 from thinwire.worlds.distributed import Counters, Distributed
@@ -85,21 +86,21 @@ class Engine:
         tallies = [Tally(1, p.gradient.numel()) for p in coded]
         lumps = [[whole]] if whole is not None and not coded else _alike([p.gradient for p in plain])
         # beside sums of the backend, what is plain shares a collective; beside messages, it is summed at the same time
-        aside = all(self.codec(p.name).wire for p in coded)
+        aside = all(self.codec(p.name).coders for p in coded)
         tallies += [Tally(0, numbers, numbers) for numbers in (sum(t.numel() for t in lump) for lump in lumps)]
         work: list[Rounds[Any]] = [self._rounds(piece, world, company) for piece in coded]
         work += [_plain_rounds(lump, world.ranks, bool(coded) and aside) for lump in lumps]
         rounds = [metered(r, tally, world.rank, world.ranks) for r, tally in zip(work, tallies, strict=True)]
         steps = [self._slot(p.name).steps for p in coded]
         before = world.counters()
-        world.drive(together(rounds[len(coded) :] + rounds[: len(coded)]))
+        world.drive(coalesced(rounds[len(coded) :] + rounds[: len(coded)]))
         self._note_finite(coded, steps, lumps)
         self._book(before, world, coded, plain, tallies)
 
     def _is_coded(self, name: str) -> bool:
         """What is held for a parameter that is no longer compressed is delivered in its next step."""
         slot = self.slots.get(name)
-        return bool(self.codec(name).working) or (slot is not None and slot.held is not None)
+        return bool(self.codec(name).stages) or (slot is not None and slot.held is not None)
 
     def _slot(self, name: str) -> Slot:
         return self.slots.setdefault(name, Slot())
@@ -175,7 +176,7 @@ class Engine:
     def compressed_share(self) -> float:
         """Share of all numbers that will travel compressed."""
         total = sum(d.numel for d in self.decisions.values())
-        return sum(d.numel for d in self.decisions.values() if d.codec.working) / total if total else 0.0
+        return sum(d.numel for d in self.decisions.values() if d.codec.stages) / total if total else 0.0
 
 
 def _saving_residual(rounds: Rounds[Tensor], slot: Slot) -> Rounds[Tensor]:

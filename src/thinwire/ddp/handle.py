@@ -214,7 +214,7 @@ class Handle:
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
         pieces = [Piece(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
         load = Load(pieces, Promise(buffer, in_backward))
-        if any(self.engine.codec(piece.name).working for piece in pieces):
+        if any(self.engine.codec(piece.name).stages for piece in pieces):
             self._waiting.append(load)
         else:
             self._send([load])
@@ -307,7 +307,7 @@ class Handle:
 
     def _say_if_idle(self) -> None:
         rules = self.engine.plan.rules
-        asked_for_none = bool(rules) and not any(rule.codec.working for rule in rules)
+        asked_for_none = bool(rules) and not any(rule.codec.stages for rule in rules)
         if self.engine.compressed_share() == 0 and not asked_for_none and not self.headroom:
             reasons = sorted({d.why for d in self.plan}) or ["the model has no parameter to train"]
             warnings.warn(

@@ -14,6 +14,7 @@ import torch
 
 from thinwire.core.codec import Codec
 from thinwire.core.slot import Slot
+from thinwire.core.stage import InputStage
 from thinwire.ddp.engine import Engine
 from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
@@ -62,7 +63,7 @@ def load_engine(engine: Engine, world: Distributed, saved: Mapping[str, Any]) ->
 
 
 def _remembers(engine: Engine, name: str) -> bool:
-    return bool(engine.decisions[name].codec.working) or name in engine.slots
+    return bool(engine.decisions[name].codec.stages) or name in engine.slots
 
 
 def _opened(engine: Engine, name: str) -> Slot:
@@ -105,8 +106,9 @@ def _shared_out(slots: list[Slot], ranks: int) -> Slot:
     residuals = [slot.residual for slot in slots if slot.residual is not None]
     if residuals:
         first.residual = (sum(r.double() for r in residuals) / ranks).to(residuals[0].dtype)  # type: ignore[union-attr]
-    for i, stage in enumerate(Codec.parse(first.chain or "none").stages):
-        for key in stage.held:
+    codec = Codec.parse(first.chain or "none")
+    for i, stage in enumerate(codec.stages, codec.offset):
+        for key in stage.rank_local if isinstance(stage, InputStage) else ():
             parts = [slot.states[i][key] for slot in slots if key in slot.states[i]]
             if parts:
                 first.states[i][key] = torch.stack(parts).sum(0) / ranks

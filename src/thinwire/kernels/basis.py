@@ -41,11 +41,10 @@ def rebuild(q: Tensor, columns: Tensor, mean: Tensor | None, part: float, out: T
     return torch.addmm(mean, q, columns.t(), beta=part, out=out)
 
 
-def without(given: Tensor, q: Tensor, columns: Tensor, mean: Tensor | None, part: float, out: Tensor) -> Tensor:
-    """out = given - rebuild(q, ...), in one pass over memory where that is compiled."""
-    if _rebuilt(q, columns, mean, part, given, out):
-        return out
-    return torch.sub(given, rebuild(q, columns, mean, part, out), out=out)
+def subtract(q: Tensor, columns: Tensor, mean: Tensor | None, part: float, out: Tensor) -> None:
+    """out -= q U^T + mean * part, in one pass over memory where that is compiled."""
+    if not _rebuilt(q, columns, mean, part, out, out):
+        out.sub_(rebuild(q, columns, mean, part, torch.empty_like(out)))
 
 
 def _rebuilt(q: Tensor, columns: Tensor, mean: Tensor | None, part: float, given: Tensor | None, out: Tensor) -> bool:

@@ -1,66 +1,179 @@
-"""The bucketed quantisers, compiled where possible; `reference.quantise` says what they compute.
-
-Every scheme comes in four forms. `*_symbols` gives one code an element and the scales as bytes; an encoder writes a
-range of numbers as a message, scales and then packed codes; a decoder reads one and overwrites or adds to a range of
-`out`, or the opposite of what it says (`negated`); `*_dequantise` works from plain codes. Encoders and decoders are
-prepared for all numbers, which may come later, and then asked for ranges. Messages may lie at any address. `key` and
-`base` (position of element 0) fix the random draws. With `ranks`, x / ranks is what is encoded: a share of a mean
-that need not be written down first.
-"""
+"""The bucketed quantisers, compiled where possible; `reference.quantise` says what they compute."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from thinwire.errors import CodecError, WireError
+from thinwire.kernels.modes import Mode
 from thinwire.kernels.native import native_for, threads_for
 from thinwire.kernels.packing import check_symbols, packed_size, unpack
 from thinwire.kernels.reference import quantise as reference
 from thinwire.kernels.reference.quantise import Norm, bucket_count
 from thinwire.kernels.shares import check_ranks
 
-Coder: TypeAlias = Callable[[int, int, Tensor], None]  # the first number, the one behind the last, their message
+RangeCoder: TypeAlias = Callable[[int, int, Tensor], None]  # the first element, the one after the last, their message
+Kind: TypeAlias = Literal["uniform", "exponential", "levels", "sign"]
 
-__all__ = [
-    "Coder",
-    "Norm",
-    "bucket_count",
-    "clip_to_sigma",
-    "exponential_decoder",
-    "exponential_dequantise",
-    "exponential_encoder",
-    "exponential_symbols",
-    "levels_decoder",
-    "levels_dequantise",
-    "levels_encoder",
-    "levels_symbols",
-    "packed_size",
-    "sign_decoder",
-    "sign_dequantise",
-    "sign_encoder",
-    "sign_symbols",
-    "uniform_decoder",
-    "uniform_dequantise",
-    "uniform_encoder",
-    "uniform_symbols",
-]
+__all__ = ["Kind", "Norm", "RangeCoder", "Scheme", "bucket_count", "clip_to_sigma", "packed_size"]
 
 _NO_LEVELS = torch.empty(0)
 _MASK32, _MASK64 = 2**32 - 1, 2**64 - 1  # keys and positions wrap around, as in the reference
-_SCALE_BYTES = {"uniform": 4, "exponential": 4, "levels": 4, "sign": 8}
 
 
-def _check_options(scheme: str, levels: Tensor, bits: int, bucket: int, norm: str) -> None:
-    if bucket < 1:
-        raise CodecError(f"a bucket holds at least one element, not {bucket}")
-    if scheme != "sign" and not 2 <= bits <= 8:
-        raise CodecError(f"codes with a sign have 2 to 8 bits, not {bits}; choose bits in that range")
-    if norm not in ("max", "l2"):
-        raise CodecError(f"the norm of a bucket is 'max' or 'l2', not {norm!r}")
-    if scheme == "levels":
-        check_levels(levels, bits)
+@dataclass(frozen=True, eq=False)
+class Scheme:
+    """How elements become codes of `bits` bits, with one scale for each `bucket` of consecutive elements.
+
+    uniform      QSGD: equally spaced levels
+    exponential  NUQSGD: levels that are powers of two
+    levels       any rising table of magnitudes, `levels`
+    sign         1-bit SGD: the sign, and the means of a bucket's negative and other elements
+
+    A message is the scales, then the packed codes; it may lie at any address. `key` and `base` (the position of
+    element 0) fix the random draws.
+    """
+
+    kind: Kind
+    bits: int
+    bucket: int
+    norm: Norm = "max"
+    levels: Tensor = _NO_LEVELS
+
+    def __post_init__(self) -> None:
+        if self.bucket < 1:
+            raise CodecError(f"a bucket holds at least one element, not {self.bucket}")
+        if self.kind != "sign" and not 2 <= self.bits <= 8:
+            raise CodecError(f"codes with a sign have 2 to 8 bits, not {self.bits}; choose bits in that range")
+        if self.norm not in ("max", "l2"):
+            raise CodecError(f"the norm of a bucket is 'max' or 'l2', not {self.norm!r}")
+        if self.kind == "levels":
+            check_levels(self.levels, self.bits)
+
+    def scale_bytes(self, numel: int) -> int:
+        """Bytes of the scales of so many elements."""
+        return (8 if self.kind == "sign" else 4) * bucket_count(numel, self.bucket)
+
+    def symbols(self, x: Tensor, key: int = 0, base: int = 0) -> tuple[Tensor, Tensor]:
+        """One code an element, [n], and the scales as bytes."""
+        _check_data(x)
+        x, n = x.detach(), x.numel()
+        native = native_for(x, self.levels)
+        if native is None:
+            return self._reference_symbols(x, key, base)
+        symbols, scales = torch.empty(n, dtype=torch.uint8), torch.empty(self.scale_bytes(n), dtype=torch.uint8)
+        native.quantise_symbols(
+            self.kind, x.data_ptr(), n, *self._table, 1, self.bits, self.bucket, self.norm == "l2",
+            key & _MASK64, base & _MASK32, scales.data_ptr(), symbols.data_ptr(), threads_for(n),
+        )  # fmt: skip
+        return symbols, scales
+
+    def dequantise(self, symbols: Tensor, scales: Tensor, out: Tensor, mode: Mode = "write") -> None:
+        """The elements of plain codes."""
+        _check_data(out)
+        n = out.numel()
+        self._check_scales(scales, n)
+        check_symbols(symbols, self.bits)
+        if symbols.numel() != n:
+            raise WireError(f"{n} elements need as many symbols, but {symbols.numel()} came")
+        native = native_for(symbols, scales, self.levels, out)
+        if native is not None:
+            native.quantise_dequantise(
+                self.kind, scales.data_ptr(), symbols.data_ptr(), *self._table, self.bits, self.bucket,
+                out.data_ptr(), n, mode != "write", mode == "subtract", threads_for(n),
+            )  # fmt: skip
+            return
+        if mode == "subtract":
+            scales = scales.clone().view(torch.float32).neg().view(torch.uint8)
+        self._reference_dequantise(symbols, scales, out, mode != "write")
+
+    def encoder(self, x: Tensor, key: int = 0, base: int = 0, ranks: int = 1) -> RangeCoder:
+        """What will write ranges of x / ranks as messages; the elements of x may come later.
+
+        A share of a mean need not be written down first.
+        """
+        check_ranks(ranks)
+        _check_data(x)
+        kind, bits, bucket, l2, table = self.kind, self.bits, self.bucket, self.norm == "l2", self._table
+        native, at, end, key, x = native_for(x, self.levels), x.data_ptr(), x.numel(), key & _MASK64, x.detach()
+
+        def encode(low: int, high: int, message: Tensor) -> None:
+            n = _check_range(low, high, end)
+            scales = self._check_message(message, n)
+            if native is not None and message.is_cpu and message.is_contiguous():
+                to = message.data_ptr()
+                native.quantise_encode(
+                    kind, at + 4 * low, n, *table, ranks, bits, bucket, l2, key, base + low & _MASK32, to, to + scales,
+                    threads_for(n),
+                )  # fmt: skip
+                return
+            share = x[low:high] if ranks == 1 else x[low:high] / ranks
+            coded = self._reference_symbols(share, key, base + low)
+            reference.pack_into(*coded, bits, message[:scales], message[scales:])
+
+        return encode
+
+    def decoder(self, out: Tensor, mode: Mode = "write") -> RangeCoder:
+        """What will read messages into ranges of `out`."""
+        _check_data(out)
+        native, at, end = native_for(self.levels, out), out.data_ptr(), out.numel()
+        kind, fixed = self.kind, (*self._table, self.bits, self.bucket)
+        add, negated = mode != "write", mode == "subtract"
+
+        def decode(low: int, high: int, message: Tensor) -> None:
+            n = _check_range(low, high, end)
+            scales = self._check_message(message, n)
+            if native is not None and message.is_cpu and message.is_contiguous():
+                data = message.data_ptr()
+                native.quantise_decode(kind, data, data + scales, *fixed, at + 4 * low, n, add, negated, threads_for(n))
+            else:
+                self.dequantise(unpack(message[scales:], n, self.bits), message[:scales], out[low:high], mode)
+
+        return decode
+
+    @property
+    def _table(self) -> tuple[int, int]:
+        return self.levels.data_ptr(), self.levels.numel()
+
+    def _check_message(self, message: Tensor, numel: int) -> int:
+        """Bytes of the scales, which come first."""
+        scales = self.scale_bytes(numel)
+        size = scales + packed_size(numel, self.bits)
+        if message.dtype != torch.uint8 or message.numel() != size:
+            raise WireError(
+                f"{numel} elements of {self.bits} bits in buckets of {self.bucket} are {size} bytes, but"
+                f" {message.numel()} of {message.dtype} came; the message is truncated or of another codec"
+            )
+        return scales
+
+    def _check_scales(self, scales: Tensor, numel: int) -> None:
+        size = self.scale_bytes(numel)
+        if scales.dtype != torch.uint8 or scales.numel() != size:
+            raise WireError(
+                f"{numel} elements in buckets of {self.bucket} have {size} bytes of scales, but {scales.numel()} of"
+                f" {scales.dtype} came; the message is truncated or of another codec"
+            )
+
+    def _reference_symbols(self, x: Tensor, key: int, base: int) -> tuple[Tensor, Tensor]:
+        if self.kind == "sign":
+            return reference.sign_symbols(x, self.bucket)
+        if self.kind == "levels":
+            return reference.levels_symbols(x, self.levels, self.bits, self.bucket, self.norm, key, base)
+        symbols = reference.uniform_symbols if self.kind == "uniform" else reference.exponential_symbols
+        return symbols(x, self.bits, self.bucket, self.norm, key, base)
+
+    def _reference_dequantise(self, symbols: Tensor, scales: Tensor, out: Tensor, add: bool) -> None:
+        if self.kind == "sign":
+            reference.sign_dequantise(symbols, scales, self.bucket, out, add)
+        elif self.kind == "levels":
+            reference.levels_dequantise(symbols, scales, self.levels, self.bits, self.bucket, out, add)
+        else:
+            uniform = self.kind == "uniform"
+            dequantise = reference.uniform_dequantise if uniform else reference.exponential_dequantise
+            dequantise(symbols, scales, self.bits, self.bucket, out, add)
 
 
 def check_levels(levels: Tensor, bits: int) -> None:
@@ -78,222 +191,11 @@ def _check_data(x: Tensor) -> None:
         raise CodecError(f"quantisers take float32 vectors, not {x.dtype} in {x.dim()} dimensions; flatten and convert")
 
 
-def _check_message(scheme: str, message: Tensor, numel: int, bits: int, bucket: int) -> int:
-    """Bytes of the scales, which come first."""
-    scales = _SCALE_BYTES[scheme] * bucket_count(numel, bucket)
-    size = scales + packed_size(numel, bits)
-    if message.dtype != torch.uint8 or message.numel() != size:
-        raise WireError(
-            f"{numel} elements of {bits} bits in buckets of {bucket} are {size} bytes, but {message.numel()} of"
-            f" {message.dtype} came; the message is truncated or of another codec"
-        )
-    return scales
-
-
-def _check_scales(scheme: str, scales: Tensor, numel: int, bucket: int) -> None:
-    size = _SCALE_BYTES[scheme] * bucket_count(numel, bucket)
-    if scales.dtype != torch.uint8 or scales.numel() != size:
-        raise WireError(
-            f"{numel} elements in buckets of {bucket} have {size} bytes of scales, but {scales.numel()} of"
-            f" {scales.dtype} came; the message is truncated or of another codec"
-        )
-
-
-def _reference_symbols(
-    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int
-) -> tuple[Tensor, Tensor]:
-    if scheme == "uniform":
-        return reference.uniform_symbols(x, bits, bucket, norm, key, base)
-    if scheme == "exponential":
-        return reference.exponential_symbols(x, bits, bucket, norm, key, base)
-    if scheme == "levels":
-        return reference.levels_symbols(x, levels, bits, bucket, norm, key, base)
-    return reference.sign_symbols(x, bucket)
-
-
-def _symbols(
-    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int
-) -> tuple[Tensor, Tensor]:
-    _check_options(scheme, levels, bits, bucket, norm)
-    _check_data(x)
-    x = x.detach()
-    native = native_for(x, levels)
-    if native is None:
-        return _reference_symbols(scheme, x, levels, bits, bucket, norm, key, base)
-    n = x.numel()
-    symbols = torch.empty(n, dtype=torch.uint8)
-    scales = torch.empty(_SCALE_BYTES[scheme] * bucket_count(n, bucket), dtype=torch.uint8)
-    native.quantise_symbols(
-        scheme, x.data_ptr(), n, levels.data_ptr(), levels.numel(), 1, bits, bucket, norm == "l2",
-        key & _MASK64, base & _MASK32, scales.data_ptr(), symbols.data_ptr(), threads_for(n),
-    )  # fmt: skip
-    return symbols, scales
-
-
-def _encoder(
-    scheme: str, x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, ranks: int = 1
-) -> Coder:
-    _check_options(scheme, levels, bits, bucket, norm)
-    check_ranks(ranks)
-    _check_data(x)
-    native, at, end, l2 = native_for(x, levels), x.data_ptr(), x.numel(), norm == "l2"
-    table, key, x = (levels.data_ptr(), levels.numel()), key & _MASK64, x.detach()
-
-    def encode(low: int, high: int, message: Tensor) -> None:
-        n = _check_range(low, high, end)
-        scales = _check_message(scheme, message, n, bits, bucket)
-        if native is not None and message.is_cpu and message.is_contiguous():
-            to = message.data_ptr()
-            native.quantise_encode(
-                scheme, at + 4 * low, n, *table, ranks, bits, bucket, l2, key, base + low & _MASK32, to, to + scales,
-                threads_for(n),
-            )  # fmt: skip
-            return
-        share = x[low:high] if ranks == 1 else x[low:high] / ranks
-        coded = _reference_symbols(scheme, share, levels, bits, bucket, norm, key, base + low)
-        reference.pack_into(*coded, bits, message[:scales], message[scales:])
-
-    return encode
-
-
-def _dequantise(
-    scheme: str, symbols: Tensor, scales: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
-) -> None:
-    _check_options(scheme, levels, bits, bucket, "max")
-    _check_data(out)
-    n = out.numel()
-    _check_scales(scheme, scales, n, bucket)
-    check_symbols(symbols, bits)
-    if symbols.numel() != n:
-        raise WireError(f"{n} elements need as many symbols, but {symbols.numel()} came")
-    native = native_for(symbols, scales, levels, out)
-    if native is not None:
-        native.quantise_dequantise(
-            scheme, scales.data_ptr(), symbols.data_ptr(), levels.data_ptr(), levels.numel(), bits, bucket,
-            out.data_ptr(), n, add, False, threads_for(n),
-        )  # fmt: skip
-    elif scheme == "uniform":
-        reference.uniform_dequantise(symbols, scales, bits, bucket, out, add)
-    elif scheme == "exponential":
-        reference.exponential_dequantise(symbols, scales, bits, bucket, out, add)
-    elif scheme == "levels":
-        reference.levels_dequantise(symbols, scales, levels, bits, bucket, out, add)
-    else:
-        reference.sign_dequantise(symbols, scales, bucket, out, add)
-
-
-def _decoder(scheme: str, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool) -> Coder:
-    _check_options(scheme, levels, bits, bucket, "max")
-    _check_data(out)
-    native, at, end = native_for(levels, out), out.data_ptr(), out.numel()
-    fixed = (levels.data_ptr(), levels.numel(), bits, bucket)
-
-    def decode(low: int, high: int, message: Tensor) -> None:
-        n = _check_range(low, high, end)
-        scales = _check_message(scheme, message, n, bits, bucket)
-        if native is not None and message.is_cpu and message.is_contiguous():
-            said = message.data_ptr()
-            native.quantise_decode(scheme, said, said + scales, *fixed, at + 4 * low, n, add, negated, threads_for(n))
-            return
-        side = message[:scales]
-        if negated:
-            side = side.clone().view(torch.float32).neg().view(torch.uint8)
-        _dequantise(scheme, unpack(message[scales:], n, bits), side, levels, bits, bucket, out[low:high], add)
-
-    return decode
-
-
 def _check_range(low: int, high: int, end: int) -> int:
-    """How many numbers lie in it."""
+    """How many elements lie in it."""
     if not 0 <= low <= high <= end:
-        raise CodecError(f"numbers {low} to {high} are not among {end}")
+        raise CodecError(f"elements {low} to {high} are not among {end}")
     return high - low
-
-
-def uniform_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int) -> tuple[Tensor, Tensor]:
-    """QSGD: equally spaced levels; codes [n] and scale bytes."""
-    return _symbols("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base)
-
-
-def uniform_encoder(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, ranks: int = 1) -> Coder:
-    """QSGD straight into a message."""
-    return _encoder("uniform", x, _NO_LEVELS, bits, bucket, norm, key, base, ranks)
-
-
-def uniform_decoder(bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> Coder:
-    """QSGD straight from a message."""
-    return _decoder("uniform", _NO_LEVELS, bits, bucket, out, add, negated)
-
-
-def uniform_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
-    """QSGD from plain codes."""
-    _dequantise("uniform", symbols, scales, _NO_LEVELS, bits, bucket, out, add)
-
-
-def exponential_symbols(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int) -> tuple[Tensor, Tensor]:
-    """NUQSGD: levels that are powers of two; codes [n] and scale bytes."""
-    return _symbols("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base)
-
-
-def exponential_encoder(x: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, ranks: int = 1) -> Coder:
-    """NUQSGD straight into a message."""
-    return _encoder("exponential", x, _NO_LEVELS, bits, bucket, norm, key, base, ranks)
-
-
-def exponential_decoder(bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> Coder:
-    """NUQSGD straight from a message."""
-    return _decoder("exponential", _NO_LEVELS, bits, bucket, out, add, negated)
-
-
-def exponential_dequantise(symbols: Tensor, scales: Tensor, bits: int, bucket: int, out: Tensor, add: bool) -> None:
-    """NUQSGD from plain codes."""
-    _dequantise("exponential", symbols, scales, _NO_LEVELS, bits, bucket, out, add)
-
-
-def levels_symbols(
-    x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int
-) -> tuple[Tensor, Tensor]:
-    """Any rising table of magnitudes; codes [n] and scale bytes."""
-    return _symbols("levels", x, levels, bits, bucket, norm, key, base)
-
-
-def levels_encoder(
-    x: Tensor, levels: Tensor, bits: int, bucket: int, norm: Norm, key: int, base: int, ranks: int = 1
-) -> Coder:
-    """A table of levels straight into a message."""
-    return _encoder("levels", x, levels, bits, bucket, norm, key, base, ranks)
-
-
-def levels_decoder(levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool, negated: bool = False) -> Coder:
-    """A table of levels straight from a message."""
-    return _decoder("levels", levels, bits, bucket, out, add, negated)
-
-
-def levels_dequantise(
-    symbols: Tensor, scales: Tensor, levels: Tensor, bits: int, bucket: int, out: Tensor, add: bool
-) -> None:
-    """A table of levels from plain codes."""
-    _dequantise("levels", symbols, scales, levels, bits, bucket, out, add)
-
-
-def sign_symbols(x: Tensor, bucket: int) -> tuple[Tensor, Tensor]:
-    """1-bit SGD: codes [n] and the two means of each bucket, 8 bytes."""
-    return _symbols("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0)
-
-
-def sign_encoder(x: Tensor, bucket: int) -> Coder:
-    """1-bit SGD straight into a message."""
-    return _encoder("sign", x, _NO_LEVELS, 1, bucket, "max", 0, 0)
-
-
-def sign_decoder(bucket: int, out: Tensor, add: bool, negated: bool = False) -> Coder:
-    """1-bit SGD straight from a message."""
-    return _decoder("sign", _NO_LEVELS, 1, bucket, out, add, negated)
-
-
-def sign_dequantise(symbols: Tensor, scales: Tensor, bucket: int, out: Tensor, add: bool) -> None:
-    """1-bit SGD from plain codes."""
-    _dequantise("sign", symbols, scales, _NO_LEVELS, 1, bucket, out, add)
 
 
 def clip_to_sigma(x: Tensor, bucket: int, factor: float) -> Tensor:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from thinwire import Plan, Slot, Turn
 from thinwire.core.average import average
+from thinwire.core.coalesced import coalesced
 from thinwire.core.ops import Rounds
-from thinwire.core.together import together
 from thinwire.ddp.hook import PlanLike
 from thinwire.recipes.simulated import Gradients
 from thinwire.worlds.simulated import run
@@ -28,7 +28,7 @@ class CompressedAverage:
     def __call__(self, gradients: Sequence[Gradients], weights: Mapping[str, Tensor]) -> Gradients:
         names = list(weights)
         rounds = [[self._rounds(rank, name, gradients, weights) for name in names] for rank in range(self.ranks)]
-        means, sent = run([together(segments) for segments in rounds])
+        means, sent = run([coalesced(segments) for segments in rounds])
         self.step += 1
         self.sent += sent[0]
         return dict(zip(names, means[0], strict=True))

@@ -1,5 +1,6 @@
 """The stages. This table is the only place that knows their names."""
 
+from thinwire.core.settings import Delay, Feedback, Setting
 from thinwire.core.stage import Stage
 from thinwire.core.text import NAMES
 from thinwire.stages.coders import Elias, Huffman
@@ -15,12 +16,11 @@ from thinwire.stages.pca import PCA
 from thinwire.stages.quantise import NUQSGD, QSGD, Sign, Ternary
 from thinwire.stages.randomk import RandomK
 from thinwire.stages.rangefloat import RangeFloat
-from thinwire.stages.settings import Delay, Feedback
 from thinwire.stages.sharedtopk import SharedTopK
 from thinwire.stages.sparsify import Threshold, TopK
 from thinwire.stages.vote import Ballot, Vote
 
-STAGES: tuple[type[Stage], ...] = (
+STAGES: tuple[type[Stage] | type[Setting], ...] = (
     Feedback,
     Delay,
     FP32,

@@ -5,15 +5,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from thinwire.core.context import Scene
+from thinwire.core.message import from_bytes, to_bytes
 from thinwire.core.spec import Kind, Spec
-from thinwire.core.stage import Encoded, Scene, Stage
-from thinwire.core.wire import from_bytes, to_bytes
+from thinwire.core.stage import Encoded, WireCoder
 from thinwire.errors import CodecError
 from thinwire.kernels import coders
+from thinwire.kernels.modes import Mode, put
 
 
 @dataclass(frozen=True, repr=False)
-class Huffman(Stage):
+class Huffman(WireCoder):
     """Canonical Huffman codes for the symbols of each message, close to their empirical entropy.
 
     Other numbers are coded byte by byte. A message that would not shrink is stored as it is.
@@ -34,17 +36,16 @@ class Huffman(Stage):
             return Encoded(coders.huffman_encode(x, scene.spec.bits))
         return Encoded(coders.huffman_encode(to_bytes(x, scene.spec), 8))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         if _small_symbols(scene.spec):
-            out.copy_(coders.huffman_decode(encoded.values, scene.spec.numel, scene.spec.bits))
+            put(coders.huffman_decode(encoded.values, scene.spec.numel, scene.spec.bits), out, mode)
         else:
             payload = coders.huffman_decode(encoded.values, int(scene.spec.payload()), 8)
-            values = from_bytes(payload, scene.spec)
-            out.copy_(out + values if add else values)
+            put(from_bytes(payload, scene.spec), out, mode)
 
 
 @dataclass(frozen=True, repr=False)
-class Elias(Stage):
+class Elias(WireCoder):
     """Elias omega codes of gaps and levels, as in the analysis of QSGD and NUQSGD (Elias 1975).
 
     For sign-magnitude symbols only; good when most of them are zero.
@@ -67,8 +68,8 @@ class Elias(Stage):
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         return Encoded(coders.elias_encode(x, scene.spec.bits))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        out.copy_(coders.elias_decode(encoded.values, scene.spec.numel, scene.spec.bits))
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+        put(coders.elias_decode(encoded.values, scene.spec.numel, scene.spec.bits), out, mode)
 
 
 def _small_symbols(spec: Spec) -> bool:

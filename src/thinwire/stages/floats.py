@@ -6,20 +6,24 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene
+from thinwire.core.fast import MessageCoder
+from thinwire.core.source import Source
 from thinwire.core.spec import DTYPES, Kind, Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, Transform
 from thinwire.kernels import casts
+from thinwire.kernels.modes import Mode, put
+from thinwire.kernels.quantise import RangeCoder
 
 
 @dataclass(frozen=True, repr=False)
-class _Cast(Stage):
+class _Cast(Transform):
     """Numbers rounded to a shorter float; sums are taken in that type by the backend."""
 
     kind: ClassVar[Kind]
-    additive: ClassVar[bool] = True
 
     @property
-    def feeds(self) -> bool:
+    def wants_feedback(self) -> bool:
         return False  # rounding to nearest loses too little to be worth a residual
 
     def out(self, spec: Spec) -> Spec:
@@ -28,11 +32,8 @@ class _Cast(Stage):
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         return Encoded(x.to(DTYPES[self.kind]))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        if add:
-            out.add_(encoded.values)
-        else:
-            out.copy_(encoded.values)
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+        put(encoded.values, out, mode)
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,16 +57,34 @@ class _Short(_Cast):
         casts.cast_into(x, values.dtype, values.view(torch.uint8))
         return Encoded(values)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        casts.cast_from(encoded.values.contiguous().view(torch.uint8), DTYPES[self.kind], out, add)
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+        if mode == "subtract":
+            put(encoded.values, out, mode)
+        else:
+            casts.cast_from(encoded.values.contiguous().view(torch.uint8), DTYPES[self.kind], out, mode == "add")
 
-    def encode_into(self, x: Tensor, scene: Scene, message: Tensor) -> bool:
-        casts.cast_into(x, DTYPES[self.kind], message)
-        return True
+    def fast(self, spec: Spec) -> MessageCoder:
+        return _ShortMessages(self)
 
-    def decode_from(self, message: Tensor, scene: Scene, out: Tensor, add: bool) -> bool:
-        casts.cast_from(message, DTYPES[self.kind], out, add)
-        return True
+
+class _ShortMessages(MessageCoder):
+    """Elements of 16 bits straight into and out of a message."""
+
+    def __init__(self, stage: _Short) -> None:
+        self.stage, self.dtype = stage, DTYPES[stage.kind]
+
+    def writer(self, x: Source, scene: Scene) -> RangeCoder:
+        return lambda low, high, message: casts.cast_into(x.range(low, high), self.dtype, message)
+
+    def reader(self, scene: Scene, out: Tensor, mode: Mode) -> RangeCoder:
+        def read(low: int, high: int, message: Tensor) -> None:
+            if mode == "subtract":
+                casts.cast_from(message, self.dtype, values := scene.empty(high - low, out), False)
+                out[low:high].sub_(values)
+            else:
+                casts.cast_from(message, self.dtype, out[low:high], mode == "add")
+
+        return read
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,26 +7,28 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene
+from thinwire.core.fast import BlockCoder
 from thinwire.core.options import number
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, Transform
 from thinwire.errors import CodecError
 from thinwire.kernels import spectra
+from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.reference.fourier import quarter_turns
 
 _BLOCK = 1 << 17  # numbers that are transformed at a time: what lies between the passes over them stays in the cache
 
 
 @dataclass(frozen=True, repr=False)
-class Chunked(Stage):
+class Chunked(Transform):
     """An orthonormal map of each chunk of consecutive numbers; the rest at the end is cut into shorter powers of two.
 
     It is linear and keeps lengths: |encode(x)| = |x|, so that the error made on coefficients is the error made on
     the gradient, and spectra are summed before one inverse transform.
     """
 
-    additive: ClassVar[bool] = True
-    orthonormal: ClassVar[bool] = True
+    isometry: ClassVar[bool] = True
 
     chunk: int = number(4096, low=2, high=2**20, whole=True, help="numbers transformed together; a power of two")
 
@@ -47,31 +49,32 @@ class Chunked(Stage):
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         y = scene.empty(self.out(scene.spec).numel, x)
-        for low in range(0, x.numel(), self._block):
-            self.encode_block(x[low : low + self._block], None, y[low : low + self._block])
+        for low in range(0, x.numel(), self.block):
+            self.encode_block(x[low : low + self.block], 1, None, y[low : low + self.block])
         return Encoded(y)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         y = encoded.values
-        for low in range(0, out.numel(), self._block):
-            here = out[low : low + self._block]
-            self.decode_block(y[low : low + self._block], x := torch.empty_like(here) if add else here)
-            if add:
-                here += x
+        for low in range(0, out.numel(), self.block):
+            here = out[low : low + self.block]
+            self.decode_block(y[low : low + self.block], x := here if mode == "write" else torch.empty_like(here))
+            if mode != "write":
+                put(x, here, mode)
 
     @property
-    def _block(self) -> int:
+    def block(self) -> int:
+        """Elements that are transformed at a time."""
         return max(1, _BLOCK // self.chunk) * self.chunk
 
-    def block(self, spec: Spec) -> int:
-        return self._block if self.out(spec).numel == spec.numel else 0
+    def fast(self, spec: Spec) -> BlockCoder | None:
+        return ChunkedBlocks(self) if self.out(spec).numel == spec.numel else None
 
-    def encode_block(self, x: Tensor, owed: Tensor | None, out: Tensor, ranks: int = 1) -> None:
+    def encode_block(self, x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> None:
         for low, high, length in self._pieces(out.numel()):
             rows = x[low:high]
             if rows.numel() < high - low:
                 rows = torch.nn.functional.pad(rows, (0, high - low - rows.numel()))
-            more = None if owed is None else owed[low:high].view(-1, length)
+            more = None if residual is None else residual[low:high].view(-1, length)
             self.forward(rows.view(-1, length), more, out[low:high].view(-1, length), ranks)
 
     def decode_block(self, y: Tensor, out: Tensor) -> None:
@@ -91,6 +94,19 @@ class Chunked(Stage):
             if high > low:
                 yield low, high, length
             low, length = high, length // 2
+
+
+class ChunkedBlocks(BlockCoder):
+    """Blocks of whole chunks."""
+
+    def __init__(self, stage: Chunked) -> None:
+        self.stage, self.length = stage, stage.block
+
+    def encode(self, x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> None:
+        self.stage.encode_block(x, ranks, residual, out)
+
+    def decode(self, y: Tensor, out: Tensor) -> None:
+        self.stage.decode_block(y, out)
 
 
 @dataclass(frozen=True, repr=False)

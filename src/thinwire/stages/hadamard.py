@@ -8,17 +8,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene
 from thinwire.core.options import number
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, Transform
 from thinwire.errors import CodecError
+from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.reference.hashing import hash32, make_key
 
 _FACTOR = 64  # a transform of N is done as matrix products with Hadamard matrices of at most this size
 
 
 @dataclass(frozen=True, repr=False)
-class Hadamard(Stage):
+class Hadamard(Transform):
     """H D x / sqrt(N) for each chunk of N numbers: random signs D, then the Walsh-Hadamard matrix H.
 
     A coefficient is the sum of N numbers with random signs, hence nearly Gaussian whatever the gradient is like: no
@@ -29,8 +31,7 @@ class Hadamard(Stage):
     """
 
     name: ClassVar[str] = "hadamard"
-    additive: ClassVar[bool] = True
-    orthonormal: ClassVar[bool] = True
+    isometry: ClassVar[bool] = True
 
     chunk: int = number(4096, low=2, high=2**20, whole=True, help="numbers that are rotated together; a power of two")
     seed: int = number(0, low=0, high=2**31, whole=True, help="of the signs")
@@ -59,7 +60,7 @@ class Hadamard(Stage):
             y[-size:] = rotated(y[-size:].view(1, -1) * self._signs(size, 1, x.device)).view(-1)
         return Encoded(y)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         y = encoded.values
         if y.numel() == 0:
             return
@@ -70,7 +71,7 @@ class Hadamard(Stage):
             y[-size:] = (rotated(y[-size:].view(1, -1)) * self._signs(size, 1, y.device)).view(-1)
         x = (rotated(y[:whole].view(-1, size)) * self._signs(size, 0, y.device)).view(-1)
         for low, high, part in ((0, whole, x), (whole, y.numel(), y[whole:])):
-            out[low:high].add_(part) if add else out[low:high].copy_(part)
+            put(part, out[low:high], mode)
 
     def _signs(self, size: int, turn: int, device: torch.device) -> Tensor:
         return _signs(self.seed, size, turn, device)

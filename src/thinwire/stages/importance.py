@@ -7,15 +7,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.given import Given
+from thinwire.core.context import Scene, State
+from thinwire.core.fast import PartCoder, Parts
 from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds
 from thinwire.core.options import number, switch
-from thinwire.core.parts import Parts, question_bytes
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Scene, Stage, State
+from thinwire.core.stage import Encoded, InputStage, Transform
 from thinwire.errors import CodecError
 from thinwire.kernels import coders, sparse
 from thinwire.kernels.importance import importance, most_important
+from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.reference.hashing import hash32
 from thinwire.kernels.shares import all_finite
 from thinwire.stages.momentum import clipped, next_velocity, rescale_velocity
@@ -27,7 +29,7 @@ FIRST_DENSITY = 0.25  # where a warm-up begins, as in DGC
 
 
 @dataclass(frozen=True, repr=False)
-class Importance(Stage):
+class Importance(InputStage, Transform):
     """Only numbers that are large for their weight travel, at positions all ranks share, by a dense all-reduce.
 
     The importance of a number is I = |v| / (|w| + guard * rms(w)), where v is the rank's own gradient with all it
@@ -43,13 +45,8 @@ class Importance(Stage):
     """
 
     name: ClassVar[str] = "importance"
-    additive: ClassVar[bool] = True
-    wire: ClassVar[bool] = False
-    spreads: ClassVar[bool] = True
-    parted: ClassVar[bool] = True
-    asks: ClassVar[bool] = True
     rounds: ClassVar[int] = 1
-    held: ClassVar[tuple[str, ...]] = ("velocity",)
+    rank_local: ClassVar[tuple[str, ...]] = ("velocity",)
     shown: ClassVar[tuple[str, ...]] = ("density",)
 
     density: float | None = number(None, low=1e-9, high=1.0, optional=True, help="share of numbers in a mask (1/64)")
@@ -96,10 +93,7 @@ class Importance(Stage):
         if self.density == 1.0:
             return Size(0)
         mask = coders.expected_indices_size(spec.numel, self.kept(spec.numel, self._share))
-        summed, long = self.out(spec).numel, spec.numel >= _LONG
-        # what sums of several parts ask for is counted with them
-        asked = question_bytes(summed, 1, ranks, long) - question_bytes(summed, 1, ranks)
-        return Size(asked + (ranks - 1) * (LENGTH_BYTES + min(1.0, self.mask_nodes / ranks) * mask), exact=False)
+        return Size((ranks - 1) * (LENGTH_BYTES + min(1.0, self.mask_nodes / ranks) * mask), exact=False)
 
     # State.
 
@@ -118,18 +112,20 @@ class Importance(Stage):
 
     # Work.
 
-    def accumulates(self, scene: Scene) -> bool:
-        return self.momentum > 0 or self.clip is not None
-
-    def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
-        gradient = clipped(gradient, self.clip, scene.ranks)
+    def accumulate(self, share: Source, scene: Scene) -> Source:
+        if self.momentum == 0 and self.clip is None:
+            return share
+        gradient = clipped(share.tensor(), self.clip, scene.ranks)
         if self.momentum == 0:
-            return gradient
+            return Source(gradient)
         velocity = scene.stash = next_velocity(gradient, scene.state, self.momentum)
-        return velocity.clone()
+        return Source(velocity.clone())
 
-    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
         """The positions that travel, ascending; None stands for all of them."""
+        return (yield from self._agree(x.tensor(), scene))
+
+    def _agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
         scene.count("elements", x.numel())
         kept = self.kept(x.numel(), self.density_at(scene.state.get("steps", 0)))
         if self.density is not None and kept == x.numel():
@@ -166,17 +162,11 @@ class Importance(Stage):
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         return Encoded(x if scene.context is None else x.index_select(0, scene.context))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        scatter(encoded.values, scene.context, out, add)
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+        scatter(encoded.values, scene.context, out, mode)
 
-    def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
-        if scene.context is None:
-            return False
-        sparse.scatter(given, scene.context, -own, out)
-        return True
-
-    def parts(self, given: Given, scene: Scene) -> Parts | None:
-        return None if scene.context is None else Masked(given.values, scene.context)
+    def fast(self, spec: Spec) -> PartCoder:
+        return MaskedParts(spec)
 
     def observe(self, mean: Tensor, scene: Scene) -> None:
         if self.warmup:
@@ -189,16 +179,32 @@ class Importance(Stage):
         scene.state["velocity"] = velocity
 
 
+class MaskedParts(PartCoder):
+    """Sums of the elements at the positions of a mask."""
+
+    length = 1
+    bounded = True
+
+    def __init__(self, spec: Spec) -> None:
+        self.long = spec.numel >= _LONG
+
+    def parts(self, x: Source, scene: Scene) -> Parts | None:
+        return None if scene.context is None else Masked(x.tensor(), scene.context)
+
+    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+        return all_finite(data)
+
+
 class Masked(Parts):
-    """The numbers at the positions of a mask, each a part; the rest of the result is zero before any of them come."""
+    """The elements at the positions of a mask, each a part; the rest of the result is zero before any of them come."""
 
     def __init__(self, x: Tensor, positions: Tensor) -> None:
-        self.grain, self.count, self.long = 1, positions.numel(), x.numel() >= _LONG
+        self.length, self.count = 1, positions.numel()
         self.x, self.positions, self.total = x, positions, torch.empty(0)
         self._finite = True
         self._prepared = False
 
-    def land(self, out: Tensor) -> None:
+    def set_output(self, out: Tensor) -> None:
         self.total = out
 
     def prepare(self) -> None:
@@ -230,14 +236,14 @@ def mask_nodes(key: int, count: int, ranks: int) -> list[int]:
     return sorted(sorted(range(ranks), key=lambda rank: drawn[rank])[:count])
 
 
-def scatter(values: Tensor, indices: Tensor | None, out: Tensor, add: bool) -> None:
-    """Write (or add) values at their positions, with zeros elsewhere; None: at all positions."""
+def scatter(values: Tensor, indices: Tensor | None, out: Tensor, mode: Mode) -> None:
+    """Write values at their positions, with zeros elsewhere, or add or subtract them there; None: at all positions."""
     if indices is None:
-        out.add_(values) if add else out.copy_(values)
-    elif add:
-        sparse.scatter_add(out, indices, values)
-    else:
+        put(values, out, mode)
+    elif mode == "write":
         sparse.scatter(None, indices, values, out)
+    else:
+        sparse.scatter_add(out, indices, values if mode == "add" else values.neg())
 
 
 def _union(masks: list[Tensor]) -> Tensor:

@@ -7,20 +7,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.given import Given
+from thinwire.core.context import NEAR_OVERFLOW, Scene
+from thinwire.core.fast import PartCoder, Parts
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
-from thinwire.core.parts import Parts, Pieces
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, Transform
 from thinwire.errors import CodecError
 from thinwire.kernels.integers import integers_decode, integers_encode, lane_count
+from thinwire.kernels.modes import Mode
 from thinwire.kernels.reference.quantise import single
 from thinwire.kernels.shares import largest_magnitude
 
 
 @dataclass(frozen=True, repr=False)
-class Integers(Stage):
+class Integers(Transform):
     """Stochastic rounding to integers of one scale that all ranks share, several to an int32 lane.
 
     The ranks agree on the largest magnitude m of all. A rank has L = floor((2^(bits-1) - 1) / P) levels on
@@ -30,11 +32,7 @@ class Integers(Stage):
     """
 
     name: ClassVar[str] = "integers"
-    additive: ClassVar[bool] = True
-    wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
-    parted: ClassVar[bool] = True
-    divides: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(8, low=2, high=16, whole=True, help="bits of a number on the wire; 32 // bits share a lane")
@@ -57,34 +55,90 @@ class Integers(Stage):
             raise CodecError(f"{self}: the sum over {ranks} ranks would overflow {self.bits} bits; {remedy}.")
         return levels
 
-    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
         """The largest magnitude on any rank; infinite if any rank has a non-finite value."""
         self.levels(scene.ranks)
-        (shared,) = yield AllReduce([largest_magnitude(x) / scene.divisor], "max")
+        values, divisor = x.undivided() or (x.tensor(), 1)
+        (shared,) = yield AllReduce([largest_magnitude(values) / divisor], "max")
         return shared
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        return Encoded(self.lanes(x, 1, scene))
+
+    def lanes(self, x: Tensor, divisor: int, scene: Scene) -> Tensor:
+        """x / divisor as integers."""
         levels, largest = self.levels(scene.ranks), float(scene.context)
         if not math.isfinite(largest):
-            return Encoded(torch.zeros(self.out(scene.spec).numel, dtype=torch.int32, device=x.device))
+            return torch.zeros(self.out(scene.spec).numel, dtype=torch.int32, device=x.device)
         lift = 2.0**100 if largest < 2.0**-100 else 1.0  # keeps the factor finite when all numbers are tiny
         factor = single(levels / (largest * lift)) if largest else 0.0
         lanes = scene.empty(self.out(scene.spec).numel, x, torch.int32)
-        integers_encode(x, scene.divisor, self.bits, levels, lift, factor, scene.key(), scene.base, lanes)
-        return Encoded(lanes)
+        integers_encode(x, divisor, self.bits, levels, lift, factor, scene.key(), scene.base, lanes)
+        return lanes
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         largest = float(scene.context)
         if not math.isfinite(largest):
             out.fill_(float("nan"))
             return
         unit = single(1.0 / self.levels(scene.ranks))
-        integers_decode(encoded.values, self.bits, unit, largest, out, add)
+        if mode == "subtract":
+            integers_decode(encoded.values, self.bits, unit, largest, values := scene.empty(out.numel(), out), False)
+            out.sub_(values)
+        else:
+            integers_decode(encoded.values, self.bits, unit, largest, out, mode == "add")
 
-    def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
+    def fast(self, spec: Spec) -> PartCoder:
+        return IntegerParts(self)
+
+
+class IntegerParts(PartCoder):
+    """Lanes are encoded and decoded a few at a time; a share of a mean is divided on the way."""
+
+    length = 1
+
+    def __init__(self, stage: Integers) -> None:
+        self.stage = stage
+
+    def parts(self, x: Source, scene: Scene) -> Parts:
+        return Lanes(self.stage, *(x.undivided() or (x.tensor(), 1)), scene)
+
+    def finite(self, data: Tensor, scene: Scene) -> bool | None:
         """No sum is larger than the ranks' largest magnitudes together, but for rounding."""
         largest = float(scene.context) * scene.ranks
         return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
-    def parts(self, given: Given, scene: Scene) -> Parts:
-        return Pieces(self, given.whole(), scene, 32 // self.bits)
+
+class Lanes(Parts):
+    """The elements x / divisor, several to a lane; draws go by position, whatever the parts are."""
+
+    def __init__(self, stage: Integers, x: Tensor, divisor: int, scene: Scene) -> None:
+        self.length, self.count = 1, stage.out(scene.spec).numel
+        self.stage, self.x, self.divisor, self.scene = stage, x, divisor, scene
+        self.total = torch.empty(0)
+
+    def set_output(self, out: Tensor) -> None:
+        self.total = out
+
+    def _range(self, low: int, high: int) -> tuple[slice, Scene]:
+        fields = 32 // self.stage.bits
+        these = slice(low * fields, min(high * fields, self.x.numel()))
+        spec = self.scene.spec.numbers(these.stop - these.start)
+        return these, self.scene.moved(spec=spec, base=self.scene.base + these.start)
+
+    def encode(self, low: int, high: int) -> Tensor:
+        these, scene = self._range(low, high)
+        return self.stage.lanes(self.x[these], self.divisor, scene)
+
+    def decode(self, values: Tensor, low: int, high: int) -> None:
+        these, scene = self._range(low, high)
+        self.stage.decode(Encoded(values), scene.moved(contributions=scene.ranks), self.total[these])
+
+    def result(self) -> Tensor:
+        return self.total
+
+    def finite(self) -> bool | None:
+        return IntegerParts(self.stage).finite(self.total, self.scene)
+
+    def whole(self, encoded: list[Tensor]) -> Tensor:
+        return self.stage.lanes(self.x, self.divisor, self.scene)

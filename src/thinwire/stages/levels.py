@@ -10,14 +10,14 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene, State
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import choice, number
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Scene, State
-from thinwire.kernels import quantise
-from thinwire.kernels.quantise import Coder
+from thinwire.kernels.quantise import Norm, Scheme
 from thinwire.kernels.reference.quantise import bucket_scales, scaled_magnitudes, to_elements
-from thinwire.stages.quantise import Bucketed, Norm, exponential_levels
+from thinwire.stages.quantise import Bucketed, exponential_levels
 
 _STEPS = 16  # bins in an octave
 _OCTAVES = 24  # below 1; smaller magnitudes share one bin
@@ -53,11 +53,12 @@ class ALQ(Bucketed):
     def unbiased(self) -> bool:
         return True
 
-    def width(self) -> int:
-        return self.bits
-
-    def buckets(self, spec: Spec) -> int:
-        return self.bucket
+    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
+        """With the levels of this step; without a scene, those of the first."""
+        levels: Tensor = exponential_levels(0.5, self.bits)
+        if scene is not None:
+            levels = scene.state["levels"] if scene.context is None else scene.context
+        return Scheme("levels", self.bits, self.bucket, cast(Norm, self.norm), levels.to(device or "cpu"))
 
     def agreement(self, spec: Spec, ranks: int) -> Size:
         """A histogram now and then; the mean over the steps."""
@@ -69,39 +70,19 @@ class ALQ(Bucketed):
     def fits_at(self, step: int) -> bool:
         return step in (self.start, 10 * self.start) or (step > self.start and step % self.every == 0)
 
-    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
         """The levels of this step: fitted anew when it is time."""
         levels: Tensor = scene.state["levels"]
         enough = scene.spec.numel * scene.ranks >= _ENOUGH * levels.numel()
         if self.fits_at(scene.state["steps"]) and enough:
-            (weights,) = yield AllReduce([histogram(x, self.bucket, cast(Norm, self.norm))])
+            (weights,) = yield AllReduce([histogram(x.tensor(), self.bucket, cast(Norm, self.norm))])
             levels = torch.tensor(fitted(weights.tolist(), levels.tolist()), dtype=torch.float32)
-        return levels.to(x.device)
+        return levels.to(x.values.device)
 
     def observe(self, mean: Tensor, scene: Scene) -> None:
         if scene.context is not None:  # None: a stage before this one was not ready
             scene.state["steps"] += 1
             scene.state["levels"] = scene.context.cpu()
-
-    def _levels(self, scene: Scene, device: torch.device) -> Tensor:
-        levels: Tensor = scene.state["levels"] if scene.context is None else scene.context
-        return levels.to(device)
-
-    def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        levels, norm = self._levels(scene, x.device), cast(Norm, self.norm)
-        return quantise.levels_symbols(x, levels, self.bits, self.bucket, norm, scene.key(), scene.base)
-
-    def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
-        levels = self._levels(scene, out.device)
-        quantise.levels_dequantise(symbols, scales, levels, self.bits, self.bucket, out, add)
-
-    def writer(self, x: Tensor, scene: Scene) -> Coder:
-        levels, norm = self._levels(scene, x.device), cast(Norm, self.norm)
-        return quantise.levels_encoder(x, levels, self.bits, self.bucket, norm, scene.key(), scene.base)
-
-    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
-        levels = self._levels(scene, out.device)
-        return quantise.levels_decoder(levels, self.bits, self.bucket, out, add, negated)
 
 
 def histogram(x: Tensor, bucket: int, norm: Norm) -> Tensor:  # [numel] -> [bins]

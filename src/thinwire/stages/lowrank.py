@@ -8,12 +8,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.context import NEAR_OVERFLOW, Scene, State
+from thinwire.core.fast import FastPath
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage, State
+from thinwire.core.stage import Encoded, Stage, Transform
 from thinwire.errors import StateError
-from thinwire.kernels.basis import rebuild, without
+from thinwire.kernels.basis import rebuild, subtract
+from thinwire.kernels.modes import Mode
 from thinwire.kernels.reference.hashing import hash32, uniform24
 from thinwire.kernels.shares import magnitude
 
@@ -22,7 +26,7 @@ _TINY, _HUGE = 1e-9, 1e15  # squares of magnitudes between them are fp32, and so
 
 
 @dataclass(frozen=True, repr=False)
-class PowerSGD(Stage):
+class PowerSGD(Transform):
     """One step of subspace iteration: the mean M of the ranks' matrices becomes A (M^T A)^T of rank `rank`.
 
     The ranks sum their M_k Q, and A is an orthonormal basis of the sum; then they sum their M_k^T A, which is linear
@@ -34,8 +38,6 @@ class PowerSGD(Stage):
     """
 
     name: ClassVar[str] = "powersgd"
-    additive: ClassVar[bool] = True
-    wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
     shown: ClassVar[tuple[str, ...]] = ("rank",)
 
@@ -68,21 +70,22 @@ class PowerSGD(Stage):
     def init(self, spec: Spec) -> State:
         return {"steps": 0}
 
-    def ready(self, state: State, spec: Spec) -> bool:
-        return self.fits(spec) and ("steady" in state or state["steps"] >= self.warmup)
+    def instead(self, state: State, spec: Spec) -> tuple[Stage, ...] | None:
+        ready = self.fits(spec) and ("steady" in state or state["steps"] >= self.warmup)
+        return None if ready else ()
 
-    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
         """An orthonormal basis A of the sum of all M_k Q, from the same bits on every rank."""
         rows, columns, rank = self.factors(scene.spec)
         q = scene.state.get("q")
         if q is None:
-            q = unit_rows(random_rows(scene.shared_key(), rank, columns, x.device))
+            q = unit_rows(random_rows(scene.shared_key(), rank, columns, x.values.device))
         elif q.shape != (rank, columns):
             raise StateError(
                 f"this state of {self} has factors of shape {tuple(q.shape)} instead of {(rank, columns)}; it is"
                 " damaged, or was saved by another version of thinwire."
             )
-        (summed,) = yield AllReduce([(x.reshape(rows, columns) @ q.T).view(-1)])
+        (summed,) = yield AllReduce([(x.tensor().reshape(rows, columns) @ q.T).view(-1)])
         scene.stash = {}
         return orthonormal(summed.view(rows, rank))
 
@@ -91,27 +94,21 @@ class PowerSGD(Stage):
         rows, columns, _ = self.factors(scene.spec)
         return Encoded((scene.context.T @ x.reshape(rows, columns)).view(-1))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         rows, columns, rank = self.factors(scene.spec)
         factor = encoded.values.view(rank, columns)
         if scene.stash is not None and scene.contributions == scene.ranks:
             scene.stash.setdefault("factor", factor)
         matrix = out.view(rows, columns)
-        if add:
+        if mode == "write":
+            rebuild(scene.context, factor.T, None, 0.0, out=matrix)
+        elif mode == "add":
             matrix.addmm_(scene.context, factor)
         else:
-            rebuild(scene.context, factor.T, None, 0.0, out=matrix)
+            subtract(scene.context, factor.T, None, 0.0, matrix)
 
-    def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
-        rows, columns, rank = self.factors(scene.spec)
-        matrix, factor = given.view(rows, columns), own.view(rank, columns)
-        without(matrix, scene.context, factor.T, None, 0.0, out=out.view(rows, columns))
-        return True
-
-    def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
-        """Columns of length one make no number larger than all of a factor's row together."""
-        largest = magnitude(message) * self.rank
-        return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
+    def fast(self, spec: Spec) -> FastPath:
+        return FactorBound(self.rank)
 
     def observe(self, mean: Tensor, scene: Scene) -> None:
         scene.state["steps"] += 1
@@ -119,6 +116,17 @@ class PowerSGD(Stage):
             factor = scene.stash["factor"]
             key, (rank, columns) = scene.shared_key(), factor.shape
             scene.state["q"] = unit_rows(factor, lambda: random_rows(key, rank, columns, factor.device))
+
+
+class FactorBound(FastPath):
+    """Columns of length one make no element larger than all of a factor's row together."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+        largest = magnitude(data) * self.rank
+        return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
 
 def random_rows(key: int, rows: int, columns: int, device: torch.device) -> Tensor:

@@ -7,13 +7,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene, State
 from thinwire.core.options import number, switch
+from thinwire.core.source import Source
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Scene, Stage, State
+from thinwire.core.stage import DeliveryStage, Encoded, InputStage, Transform
+from thinwire.kernels.modes import Mode, put
 
 
 @dataclass(frozen=True, repr=False)
-class Momentum(Stage):
+class Momentum(InputStage, DeliveryStage, Transform):
     """Momentum correction: each rank's velocity u = beta u + g enters the chain in place of its gradient g.
 
     Whatever the chain holds back is then held back of the velocity, as if every number had arrived late but with its
@@ -24,10 +27,7 @@ class Momentum(Stage):
     """
 
     name: ClassVar[str] = "momentum"
-    additive: ClassVar[bool] = True
-    wire: ClassVar[bool] = False
-    settles: ClassVar[bool] = True
-    held: ClassVar[tuple[str, ...]] = ("velocity",)
+    rank_local: ClassVar[tuple[str, ...]] = ("velocity",)
     shown: ClassVar[tuple[str, ...]] = ("beta",)
 
     beta: float = number(0.9, low=0.0, high=0.9999, help="share of the velocity that is kept from step to step")
@@ -44,23 +44,20 @@ class Momentum(Stage):
     def rescale(self, state: State, factor: float) -> None:
         rescale_velocity(state, factor)
 
-    def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
-        velocity = next_velocity(clipped(gradient, self.clip, scene.ranks), scene.state, self.beta)
+    def accumulate(self, share: Source, scene: Scene) -> Source:
+        velocity = next_velocity(clipped(share.tensor(), self.clip, scene.ranks), scene.state, self.beta)
         scene.stash = {"velocity": velocity}
-        return velocity.clone()
+        return Source(velocity.clone())
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         if scene.stash is not None:
             scene.stash["given"] = x
         return Encoded(x)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        if add:
-            out.add_(encoded.values)
-        else:
-            out.copy_(encoded.values)
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+        put(encoded.values, out, mode)
 
-    def settle(self, sent: Tensor, scene: Scene) -> None:
+    def delivered(self, sent: Tensor, scene: Scene) -> None:
         scene.stash["sent"] = sent
 
     def observe(self, mean: Tensor, scene: Scene) -> None:

@@ -2,37 +2,37 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from thinwire.core.given import Given
+from thinwire.core.context import EVERYONE, Scene, State
+from thinwire.core.fast import PartCoder
 from thinwire.core.ops import AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words
-from thinwire.core.parts import Parts
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import EVERYONE, Encoded, Scene, Stage, State
+from thinwire.core.stage import Encoded, InputStage, Stage, Transform
+from thinwire.core.text import parse_parts
 from thinwire.errors import CodecError
+from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.reference.hashing import make_key
 from thinwire.kernels.shares import magnitude
 from thinwire.stages.pca_basis import (
     Basis,
     Layout,
-    Slices,
+    SliceParts,
     basis_of,
     coefficients,
     decompose,
     lay_out,
     lost_share,
     reconstruct,
-    remainder,
     start_sampling,
+    subtract_slices,
     take_sample,
 )
-
-if TYPE_CHECKING:
-    from thinwire.core.codec import Codec
 
 _PLAIN, _DRAIN, _SAMPLE, _COMPRESS = range(4)
 _USUAL_RATIO = 8
@@ -45,13 +45,12 @@ _MOST_STAGGER = 15
 class _Step:
     """What happens in one step, from the gradient's entry until the state may change."""
 
-    holds: bool = False
     lost: float = 0.0
     refresh: bool = False
 
 
 @dataclass(frozen=True, repr=False)
-class PCA(Stage):
+class PCA(InputStage, Transform):
     """Principal components of a layer's slices: q = U^T (x - mu/P) is summed over P ranks, U q + mu decoded once.
 
     Life of a layer: `warmup` steps as they are; `sample` steps, also as they are, from whose averages one rank
@@ -61,12 +60,7 @@ class PCA(Stage):
     """
 
     name: ClassVar[str] = "pca"
-    additive: ClassVar[bool] = True
-    wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
-    parted: ClassVar[bool] = True
-    late: ClassVar[bool] = True
-    asks: ClassVar[bool] = True
 
     ratio: float | None = number(None, low=2, high=65536, optional=True, help="numbers of a slice for each coefficient")
     energy: float | None = number(None, low=0, high=1, optional=True, help="share of the variance that may be lost")
@@ -86,9 +80,10 @@ class PCA(Stage):
             raise CodecError(f"{self}: ratio and energy both fix the number of coefficients; give one of them.")
         if self.ratio is None and self.energy is None:
             object.__setattr__(self, "ratio", _USUAL_RATIO)
-        detour = self.detour()
-        if detour is not None and detour.prefix:
-            raise CodecError(f"{self}: travel takes wire stages such as qsgd(bits=8); {detour} can be summed as it is.")
+        if self.travel is not None and any(isinstance(stage, Transform) for stage in self._detour[:1]):
+            raise CodecError(
+                f"{self}: travel takes wire coders such as qsgd(bits=8); {self.travel} can be summed as it is."
+            )
 
     # Sizes.
 
@@ -108,10 +103,6 @@ class PCA(Stage):
             return spec.numbers(spec.numel)
         return spec.numbers(layout.count * self.kept(layout), exact=self.ratio is not None)
 
-    def piece(self, spec: Spec) -> int:
-        layout = self.layout(spec)
-        return 1 if layout is None else self.kept(layout)
-
     def agreement(self, spec: Spec, ranks: int) -> Size:
         """Of an ordinary compressed step; with the first of a period, one rank sends 4 K d bytes to each other."""
         return Size(0) if self.limit is None else Size(2 * (ranks - 1) * 4 / _VOTE_EVERY, exact=False)
@@ -121,13 +112,14 @@ class PCA(Stage):
     def init(self, spec: Spec) -> State:
         return {"phase": _PLAIN, "left": self.warmup, "begun": 0}
 
-    def ready(self, state: State, spec: Spec) -> bool:
-        return self.layout(spec) is not None and (bool(state.get("steady")) or state["phase"] == _COMPRESS)
+    def instead(self, state: State, spec: Spec) -> tuple[Stage, ...] | None:
+        ready = self.layout(spec) is not None and (bool(state.get("steady")) or state["phase"] == _COMPRESS)
+        return None if ready else self._detour
 
-    def detour(self) -> "Codec | None":
-        from thinwire.core.codec import Codec
-
-        return None if self.travel is None else Codec.parse(self.travel)
+    @property
+    def _detour(self) -> tuple[Stage, ...]:
+        parts = () if self.travel is None else parse_parts(self.travel)
+        return tuple(part for part in parts if isinstance(part, Stage))
 
     def rescale(self, state: State, factor: float) -> None:
         for name in ("sum", "mean", "offset", "reach"):
@@ -151,18 +143,19 @@ class PCA(Stage):
             state.setdefault("fresh", step.lost)
         state["left"] -= 1
         if state["phase"] == _COMPRESS:
-            self._age(state, scene.context, step)
+            self._age(state, scene, step)
         elif not state["left"]:
             after = _COMPRESS if state["phase"] == _SAMPLE else _SAMPLE
             self._enter(state, after, self.reuse if after == _COMPRESS else self.sample)
 
-    def _age(self, state: State, basis: Basis, step: _Step) -> None:
+    def _age(self, state: State, scene: Scene, step: _Step) -> None:
         """Keep a new basis; leave one that is used up, and send what was held before sampling again."""
+        basis: Basis = scene.context
         if basis.columns is None:
             start_sampling(state)
             self._enter(state, _PLAIN, self.reuse)
         elif not state["left"] or step.refresh:
-            if step.holds:
+            if scene.has_residual:
                 self._enter(state, _DRAIN, self._drain())
             else:
                 self._enter(state, _SAMPLE, self.sample)
@@ -189,39 +182,35 @@ class PCA(Stage):
 
     # Error feedback and the vote on a refresh.
 
-    def accumulates(self, scene: Scene) -> bool:
-        return self._votes(scene.state)
-
-    def accumulate(self, gradient: Tensor, scene: Scene) -> Tensor:
-        """The share of this rank's energy that the basis loses, if a vote is due."""
+    def accumulate(self, share: Source, scene: Scene) -> Source:
+        """The share as it is; if a vote is due, the part of its energy that the basis loses is measured."""
         if self._votes(scene.state) and (layout := self.layout(scene.spec)) is not None:
-            _step(scene).lost = lost_share(layout.rows(gradient), basis_of(scene.state), scene)
+            _step(scene).lost = lost_share(layout.rows(share.tensor()), basis_of(scene.state), scene)
             scene.count("lost", _step(scene).lost)
-        return gradient
+        return share
 
-    def release(self, residual: Tensor, scene: Scene) -> Tensor:
-        """All of it, as a projection loses the part outside the basis again; afterwards spread over several steps."""
-        _step(scene).holds = True
-        return residual / scene.state["left"] if scene.state["phase"] == _DRAIN else residual
+    def residual_steps(self, state: State) -> int:
+        """All at once, as a projection loses the part outside the basis again; afterwards over several steps."""
+        return int(state["left"]) if state["phase"] == _DRAIN else 1
 
     def _votes(self, state: State) -> bool:
         return self.limit is not None and "basis" in state and state["left"] % _VOTE_EVERY == 0
 
     # Work.
 
-    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
         """The basis: the one in use, or in the first compressed step a new one, from the rank that has it."""
         if "basis" not in scene.state:
             return (yield from self._share_basis(x, scene))
         if self.limit is not None and self._votes(scene.state):
             step = _step(scene)
             worse = step.lost > max(self.limit, _WORSE * scene.state.get("fresh", 1.0))
-            vote = torch.tensor([float(worse)], device=x.device)
+            vote = torch.tensor([float(worse)], device=x.values.device)
             (votes,) = yield AllReduce([vote])
             step.refresh = float(votes) > scene.ranks / 2
         return basis_of(scene.state)
 
-    def _share_basis(self, x: Tensor, scene: Scene) -> Rounds[Basis]:
+    def _share_basis(self, x: Source, scene: Scene) -> Rounds[Basis]:
         layout, state, owner = self.layout(scene.spec), scene.state, self._owner(scene)
         assert layout is not None
         columns = None
@@ -230,11 +219,11 @@ class PCA(Stage):
             target = None if self.ratio is None else self.kept(layout)
             columns = decompose(state, self.pool, target, self.energy)
             scene.count("decompose_seconds", time.perf_counter() - began)
-        d = torch.tensor([0 if columns is None else columns.shape[1]], dtype=torch.int32, device=x.device)
+        d = torch.tensor([0 if columns is None else columns.shape[1]], dtype=torch.int32, device=x.values.device)
         (d,) = yield Broadcast([d], owner)
         if not int(d):
             return Basis(None)
-        flat = x.new_empty(layout.length * int(d)) if columns is None else columns.view(-1)
+        flat = x.values.new_empty(layout.length * int(d)) if columns is None else columns.view(-1)
         (flat,) = yield Broadcast([flat], owner)
         columns = flat.view(layout.length, int(d))
         if not self.centre:
@@ -248,34 +237,24 @@ class PCA(Stage):
             return Encoded(x.clone())
         return Encoded(coefficients(layout.rows(x), basis, scene.ranks).view(-1))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         layout, basis = self.layout(scene.spec), scene.context
-        values = encoded.values
-        if layout is not None and basis.columns is not None:
-            rows = values.view(layout.count, -1)
-            part = scene.contributions / scene.ranks
-            in_place = layout.in_place and not add
-            to = out if in_place else scene.empty(layout.count * layout.length, out)
-            built = reconstruct(rows, basis, part, slice(0, layout.count), to.view(layout.count, layout.length))
-            if in_place:
-                return
-            values = layout.flat(built)
-        if add:
-            out.add_(values)
-        else:
-            out.copy_(values)
+        if layout is None or basis.columns is None:
+            put(encoded.values, out, mode)
+            return
+        rows, part = encoded.values.view(layout.count, -1), scene.contributions / scene.ranks
+        if layout.in_place and mode == "subtract":
+            subtract_slices(rows, basis, part, out.view(layout.count, layout.length))
+            return
+        in_place = layout.in_place and mode == "write"
+        to = out if in_place else scene.empty(layout.count * layout.length, out)
+        built = reconstruct(rows, basis, part, slice(0, layout.count), to.view(layout.count, layout.length))
+        if not in_place:
+            put(layout.flat(built), out, mode)
 
-    def parts(self, given: Given, scene: Scene) -> Parts | None:
-        layout, basis = self.layout(scene.spec), scene.context
-        return None if layout is None or basis.columns is None else Slices(layout, basis, given, scene)
-
-    def undelivered(self, given: Tensor, own: Tensor, scene: Scene, out: Tensor) -> bool:
-        layout, basis = self.layout(scene.spec), scene.context
-        if layout is None or basis.columns is None or not layout.in_place:
-            return False
-        shape = layout.count, layout.length
-        remainder(given.view(shape), own.view(layout.count, -1), basis, 1 / scene.ranks, out.view(shape))
-        return True
+    def fast(self, spec: Spec) -> PartCoder | None:
+        layout = self.layout(spec)
+        return None if layout is None else SliceParts(layout, self.kept(layout))
 
 
 def _step(scene: Scene) -> _Step:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from thinwire.core.given import Given
-from thinwire.core.parts import Parts
-from thinwire.core.stage import NEAR_OVERFLOW, Scene, State
+from thinwire.core.context import NEAR_OVERFLOW, Scene, State
+from thinwire.core.fast import PartCoder, Parts
+from thinwire.core.source import Source
 from thinwire.kernels import basis as kernels
 
 WIDEST = 1024  # the longest automatic slice: its decomposition takes about a second on one core
@@ -213,10 +213,10 @@ def reconstruct(rows: Tensor, basis: Basis, part: float, which: slice, out: Tens
     return kernels.rebuild(rows, basis.columns, None if basis.mean is None else basis.mean[which], part, out)
 
 
-def remainder(given: Tensor, rows: Tensor, basis: Basis, part: float, out: Tensor) -> Tensor:
-    """x - U q - mu * part of each slice: [count, length] and [count, d] -> [count, length]."""
+def subtract_slices(rows: Tensor, basis: Basis, part: float, out: Tensor) -> None:
+    """out -= U q + mu * part of each slice: [count, d] -> [count, length]."""
     assert basis.columns is not None
-    return kernels.without(given, rows, basis.columns, basis.mean, part, out)
+    kernels.subtract(rows, basis.columns, basis.mean, part, out)
 
 
 def lost_share(rows: Tensor, basis: Basis, scene: Scene) -> float:
@@ -237,35 +237,48 @@ def lost_share(rows: Tensor, basis: Basis, scene: Scene) -> float:
     return float(1 - kept / energy) if energy > 0 else 0.0
 
 
+class SliceParts(PartCoder):
+    """Sums of the coefficients of some slices at a time."""
+
+    bounded = True
+
+    def __init__(self, layout: Layout, kept: int) -> None:
+        self.layout, self.length = layout, kept
+
+    def parts(self, x: Source, scene: Scene) -> Parts | None:
+        basis: Basis = scene.context
+        return None if basis.columns is None else Slices(self.layout, basis, x, scene)
+
+
 class Slices(Parts):
     """A layer's slices, encoded and decoded a few at a time."""
 
-    def __init__(self, layout: Layout, basis: Basis, given: Given, scene: Scene) -> None:
+    def __init__(self, layout: Layout, basis: Basis, x: Source, scene: Scene) -> None:
         assert basis.columns is not None
-        self.grain, self.count = basis.columns.shape[1], layout.count
+        self.length, self.count = basis.columns.shape[1], layout.count
         self.layout, self.basis, self.scene = layout, basis, scene
-        self.given = given
-        self.rows = layout.rows(given.values if layout.in_place else given.whole())
+        self.x = x
+        self.rows = layout.rows(x.values if layout.in_place else x.tensor())
         self.decoded: Tensor | None = None
 
-    def land(self, out: Tensor) -> None:
+    def set_output(self, out: Tensor) -> None:
         self.decoded = out.view_as(self.rows) if self.layout.in_place else torch.empty_like(self.rows)
 
     def encode(self, low: int, high: int) -> Tensor:
-        self.given.make(low * self.layout.length, high * self.layout.length)
-        out = self.scene.empty((high - low) * self.grain, self.rows)
+        self.x.range(low * self.layout.length, high * self.layout.length)
+        out = self.scene.empty((high - low) * self.length, self.rows)
         rows, which = self.rows[low:high], slice(low, high)
-        return coefficients(rows, self.basis, self.scene.ranks, which, out.view(-1, self.grain)).view(-1)
+        return coefficients(rows, self.basis, self.scene.ranks, which, out.view(-1, self.length)).view(-1)
 
     def decode(self, values: Tensor, low: int, high: int) -> None:
-        assert self.decoded is not None, "land comes first"
-        rows = values.view(high - low, self.grain)
+        assert self.decoded is not None, "set_output comes first"
+        rows = values.view(high - low, self.length)
         reconstruct(rows, self.basis, 1.0, slice(low, high), self.decoded[low:high])
 
     def result(self) -> Tensor:
-        assert self.decoded is not None, "land comes first"
+        assert self.decoded is not None, "set_output comes first"
         return self.layout.flat(self.decoded)
 
     def certain(self, largest: float) -> bool:
         """Columns of length one make no number larger than all coefficients of its slice together, and the mean's."""
-        return largest * self.scene.ranks * self.grain + self.basis.reach < NEAR_OVERFLOW
+        return largest * self.scene.ranks * self.length + self.basis.reach < NEAR_OVERFLOW

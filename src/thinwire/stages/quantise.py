@@ -3,88 +3,73 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
+from thinwire.core.context import NEAR_OVERFLOW, Scene
+from thinwire.core.fast import MessageCoder
 from thinwire.core.options import choice, number
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage
-from thinwire.kernels import quantise
-from thinwire.kernels.quantise import Coder
+from thinwire.core.stage import Encoded, WireCoder
+from thinwire.kernels.modes import Mode
+from thinwire.kernels.quantise import Norm, RangeCoder, Scheme, clip_to_sigma
 from thinwire.kernels.shares import magnitude_in
-
-Norm = Literal["max", "l2"]
 
 
 @dataclass(frozen=True, repr=False)
-class Bucketed(Stage):
-    """Symbols of a few bits, and `scale_bytes` of side information for each bucket of consecutive numbers.
+class Bucketed(WireCoder):
+    """Symbols of a few bits, and a scale for each bucket of consecutive elements.
 
-    A quantiser says how numbers become symbols and back, and how both are done straight into and from messages.
+    A quantiser says which scheme it uses; the rest follows.
     """
 
-    scale_bytes: ClassVar[int] = 4
     signed: ClassVar[bool] = True
 
-    def width(self) -> int:
-        raise NotImplementedError
-
-    def buckets(self, spec: Spec) -> int:
-        """Numbers in one bucket."""
+    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
+        """How elements become codes; without a scene, sizes only."""
         raise NotImplementedError
 
     def side(self, spec: Spec) -> Size:
-        return Size(self._scales(spec))
-
-    def _scales(self, spec: Spec) -> int:
-        """Bytes of them."""
-        return -(-spec.numel // self.buckets(spec)) * self.scale_bytes
+        return Size(self.scheme(spec).scale_bytes(spec.numel))
 
     def out(self, spec: Spec) -> Spec:
-        return spec.symbols(self.width(), self.signed)
-
-    def seam(self, spec: Spec) -> int:
-        """Whole buckets, in whole bytes."""
-        return math.lcm(self.buckets(spec), 8)
+        return spec.symbols(self.scheme(spec).bits, self.signed)
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        symbols, scales = self.quantise(x, scene)
-        return Encoded(symbols, scales)
+        return Encoded(*self.scheme(scene.spec, scene, x.device).symbols(x, scene.key(), scene.base))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         side = encoded.side if encoded.side is not None else encoded.values.new_empty(0)
-        self.dequantise(encoded.values, side, scene, out, add)
+        self.scheme(scene.spec, scene, out.device).dequantise(encoded.values, side, out, mode)
 
-    def encode_into(self, x: Tensor, scene: Scene, message: Tensor) -> bool:
-        self.writer(x, scene)(0, x.numel(), message)
-        return True
+    def fast(self, spec: Spec) -> MessageCoder:
+        return BucketedMessages(self, spec)
 
-    def decode_from(self, message: Tensor, scene: Scene, out: Tensor, add: bool) -> bool:
-        self.reader(scene, out, add)(0, out.numel(), message)
-        return True
 
-    def take_off(self, message: Tensor, scene: Scene, y: Tensor) -> bool:
-        self.reader(scene, y, add=True, negated=True)(0, y.numel(), message)
-        return True
+class BucketedMessages(MessageCoder):
+    """Scales and packed codes written and read in one pass; a share of a mean is divided on the way."""
 
-    def tells_finite(self, message: Tensor, scene: Scene) -> bool | None:
-        """No number is larger than the scale of its bucket, but for rounding."""
-        largest = magnitude_in(message, self._scales(scene.spec) // 4)
+    def __init__(self, stage: Bucketed, spec: Spec) -> None:
+        self.stage, self.sizes = stage, stage.scheme(spec)
+        self.split = math.lcm(self.sizes.bucket, 8)  # whole buckets, in whole bytes
+
+    def writer(self, x: Source, scene: Scene) -> RangeCoder:
+        scheme = self.stage.scheme(scene.spec, scene, x.values.device)
+        if (undivided := x.undivided()) is not None:
+            values, ranks = undivided
+            return scheme.encoder(values, scene.key(), scene.base, ranks)
+        return x.before(scheme.encoder(x.values, scene.key(), scene.base))
+
+    def reader(self, scene: Scene, out: Tensor, mode: Mode) -> RangeCoder:
+        return self.stage.scheme(scene.spec, scene, out.device).decoder(out, mode)
+
+    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+        """No element is larger than the scale of its bucket, but for rounding."""
+        largest = magnitude_in(data, self.sizes.scale_bytes(scene.spec.numel) // 4)
         return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
-
-    def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
-
-    def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
-        raise NotImplementedError
-
-    def writer(self, x: Tensor, scene: Scene) -> Coder:
-        raise NotImplementedError
-
-    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +81,6 @@ class QSGD(Bucketed):
     """
 
     name: ClassVar[str] = "qsgd"
-    divides: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(4, low=2, high=8, whole=True, help="bits of a number, one of them its sign")
@@ -107,24 +91,8 @@ class QSGD(Bucketed):
     def unbiased(self) -> bool:
         return True
 
-    def width(self) -> int:
-        return self.bits
-
-    def buckets(self, spec: Spec) -> int:
-        return self.bucket
-
-    def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        return quantise.uniform_symbols(x, self.bits, self.bucket, cast(Norm, self.norm), scene.key(), scene.base)
-
-    def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
-        quantise.uniform_dequantise(symbols, scales, self.bits, self.bucket, out, add)
-
-    def writer(self, x: Tensor, scene: Scene) -> Coder:
-        norm, key = cast(Norm, self.norm), scene.key()
-        return quantise.uniform_encoder(x, self.bits, self.bucket, norm, key, scene.base, scene.divisor)
-
-    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
-        return quantise.uniform_decoder(self.bits, self.bucket, out, add, negated)
+    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
+        return Scheme("uniform", self.bits, self.bucket, cast(Norm, self.norm))
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,7 +105,6 @@ class NUQSGD(Bucketed):
     """
 
     name: ClassVar[str] = "nuqsgd"
-    divides: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("bits",)
 
     bits: int = number(4, low=2, high=8, whole=True, help="bits of a number, one of them its sign")
@@ -149,38 +116,11 @@ class NUQSGD(Bucketed):
     def unbiased(self) -> bool:
         return True
 
-    def width(self) -> int:
-        return self.bits
-
-    def buckets(self, spec: Spec) -> int:
-        return self.bucket
-
-    def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        key, base, norm = scene.key(), scene.base, cast(Norm, self.norm)
+    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
         if self.base == 0.5:
-            return quantise.exponential_symbols(x, self.bits, self.bucket, norm, key, base)
-        levels = exponential_levels(self.base, self.bits).to(x.device)
-        return quantise.levels_symbols(x, levels, self.bits, self.bucket, norm, key, base)
-
-    def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
-        if self.base == 0.5:
-            quantise.exponential_dequantise(symbols, scales, self.bits, self.bucket, out, add)
-        else:
-            levels = exponential_levels(self.base, self.bits).to(out.device)
-            quantise.levels_dequantise(symbols, scales, levels, self.bits, self.bucket, out, add)
-
-    def writer(self, x: Tensor, scene: Scene) -> Coder:
-        key, base, norm = scene.key(), scene.base, cast(Norm, self.norm)
-        if self.base == 0.5:
-            return quantise.exponential_encoder(x, self.bits, self.bucket, norm, key, base, scene.divisor)
-        levels = exponential_levels(self.base, self.bits).to(x.device)
-        return quantise.levels_encoder(x, levels, self.bits, self.bucket, norm, key, base, scene.divisor)
-
-    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
-        if self.base == 0.5:
-            return quantise.exponential_decoder(self.bits, self.bucket, out, add, negated)
-        levels = exponential_levels(self.base, self.bits).to(out.device)
-        return quantise.levels_decoder(levels, self.bits, self.bucket, out, add, negated)
+            return Scheme("exponential", self.bits, self.bucket, cast(Norm, self.norm))
+        levels = exponential_levels(self.base, self.bits).to(device or "cpu")
+        return Scheme("levels", self.bits, self.bucket, cast(Norm, self.norm), levels)
 
 
 @lru_cache(maxsize=64)
@@ -209,34 +149,33 @@ class Ternary(Bucketed):
     def unbiased(self) -> bool:
         return self.clip is None
 
-    def width(self) -> int:
-        return 2
+    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
+        return Scheme("uniform", 2, self.bucket)
 
-    def buckets(self, spec: Spec) -> int:
-        return self.bucket
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        return super().encode(self.clipped(x), scene)
 
-    def _clipped(self, x: Tensor) -> Tensor:
-        return x if self.clip is None else quantise.clip_to_sigma(x, self.bucket, self.clip)
+    def clipped(self, x: Tensor) -> Tensor:
+        return x if self.clip is None else clip_to_sigma(x, self.bucket, self.clip)
 
-    def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        return quantise.uniform_symbols(self._clipped(x), 2, self.bucket, "max", scene.key(), scene.base)
+    def fast(self, spec: Spec) -> MessageCoder:
+        return ClippedMessages(self, spec)
 
-    def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
-        quantise.uniform_dequantise(symbols, scales, 2, self.bucket, out, add)
 
-    def writer(self, x: Tensor, scene: Scene) -> Coder:
-        key, base = scene.key(), scene.base
-        if self.clip is None:
-            return quantise.uniform_encoder(x, 2, self.bucket, "max", key, base)
+class ClippedMessages(BucketedMessages):
+    """Messages of elements that are clipped first."""
+
+    stage: Ternary
+
+    def writer(self, x: Source, scene: Scene) -> RangeCoder:
+        if self.stage.clip is None:
+            return super().writer(x, scene)
+        scheme, key, base = self.stage.scheme(scene.spec), scene.key(), scene.base
 
         def encode(low: int, high: int, message: Tensor) -> None:
-            clipped = self._clipped(x[low:high])
-            quantise.uniform_encoder(clipped, 2, self.bucket, "max", key, base + low)(0, high - low, message)
+            scheme.encoder(self.stage.clipped(x.range(low, high)), key, base + low)(0, high - low, message)
 
         return encode
-
-    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
-        return quantise.uniform_decoder(2, self.bucket, out, add, negated)
 
 
 @dataclass(frozen=True, repr=False)
@@ -248,29 +187,13 @@ class Sign(Bucketed):
     """
 
     name: ClassVar[str] = "sign"
-    scale_bytes: ClassVar[int] = 8
     signed: ClassVar[bool] = False
 
     by: str = choice("bucket", "bucket", "row", help="what shares a pair of means")
     bucket: int = number(512, low=1, high=2**30, whole=True, help="numbers that share a pair of means")
 
-    def width(self) -> int:
-        return 1
+    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
+        return Scheme("sign", 1, spec.row if self.by == "row" and spec.row else self.bucket)
 
-    def buckets(self, spec: Spec) -> int:
-        return spec.row if self.by == "row" and spec.row else self.bucket
-
-    def grain(self, spec: Spec) -> int:
-        return self.buckets(spec) if self.by == "row" else 1
-
-    def quantise(self, x: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        return quantise.sign_symbols(x, self.buckets(scene.spec))
-
-    def dequantise(self, symbols: Tensor, scales: Tensor, scene: Scene, out: Tensor, add: bool) -> None:
-        quantise.sign_dequantise(symbols, scales, self.buckets(scene.spec), out, add)
-
-    def writer(self, x: Tensor, scene: Scene) -> Coder:
-        return quantise.sign_encoder(x, self.buckets(scene.spec))
-
-    def reader(self, scene: Scene, out: Tensor, add: bool, negated: bool = False) -> Coder:
-        return quantise.sign_decoder(self.buckets(scene.spec), out, add, negated)
+    def shard_multiple(self, spec: Spec) -> int:
+        return self.scheme(spec).bucket if self.by == "row" else 1

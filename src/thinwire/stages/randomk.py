@@ -7,16 +7,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene
+from thinwire.core.fast import FastPath
 from thinwire.core.ops import Rounds
 from thinwire.core.options import number, switch
+from thinwire.core.source import Source
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, Transform
+from thinwire.kernels.modes import Mode
 from thinwire.kernels.reference.hashing import hash32, make_key
+from thinwire.kernels.shares import all_finite
 from thinwire.stages.importance import scatter
 
 
 @dataclass(frozen=True, repr=False)
-class RandomK(Stage):
+class RandomK(Transform):
     """ceil(density * n) numbers at random positions that cost no bytes: every rank draws the same ones.
 
     By default they are sent as they are, and error feedback keeps the rest. `scaled` multiplies them by n/k instead,
@@ -24,10 +29,6 @@ class RandomK(Stage):
     """
 
     name: ClassVar[str] = "randomk"
-    additive: ClassVar[bool] = True
-    wire: ClassVar[bool] = False
-    spreads: ClassVar[bool] = True
-    standalone: ClassVar[bool] = False  # the support follows from seed and step
     shown: ClassVar[tuple[str, ...]] = ("density",)
 
     density: float = number(low=1e-9, high=1.0, help="share of the numbers that travel")
@@ -43,17 +44,27 @@ class RandomK(Stage):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(self.kept(spec.numel))
 
-    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
         """The positions, drawn without a word between the ranks."""
         yield from ()
-        return random_positions(scene.shared_key(), x.numel(), self.kept(x.numel()), x.device)
+        return random_positions(scene.shared_key(), x.numel, self.kept(x.numel), x.values.device)
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         values = x[scene.context]
         return Encoded(values * (x.numel() / values.numel()) if self.scaled else values)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        scatter(encoded.values, scene.context, out, add)
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+        scatter(encoded.values, scene.context, out, mode)
+
+    def fast(self, spec: Spec) -> FastPath:
+        return Scattered()
+
+
+class Scattered(FastPath):
+    """The decoded elements are the summed ones and zeros."""
+
+    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+        return all_finite(data)
 
 
 def random_positions(key: int, numel: int, count: int, device: torch.device) -> Tensor:  # -> [count]

@@ -7,11 +7,16 @@ from typing import ClassVar, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene
+from thinwire.core.fast import MessageCoder
 from thinwire.core.options import choice, number
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, WireCoder
 from thinwire.errors import CodecError, WireError
 from thinwire.kernels import rangefloat
+from thinwire.kernels.modes import Mode
+from thinwire.kernels.quantise import RangeCoder
 from thinwire.kernels.rangefloat import RangeGrid
 
 _NOT_FINITE = 0xFF
@@ -27,7 +32,7 @@ class _Header(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class RangeFloat(Stage):
+class RangeFloat(WireCoder):
     """A float of `bits` bits with `mantissa` of them, whose codes cover just [min, max] of the data.
 
     Code points are consecutive keys bits(|x|) >> (23 - m), counted from the smallest magnitude that still has
@@ -68,49 +73,33 @@ class RangeFloat(Stage):
         return spec.symbols(self.bits, signed=False)
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        header = self._measure(x)
+        header = self.measure(x)
         if header.mantissa == _NOT_FINITE:
             dtype = torch.uint8 if self.bits <= 8 else torch.int32
-            return Encoded(torch.zeros(x.numel(), dtype=dtype, device=x.device), self._side_bytes(header, x.device))
-        grid = self._grid(header)
+            return Encoded(torch.zeros(x.numel(), dtype=dtype, device=x.device), self.side_bytes(header, x.device))
+        grid = self.grid(header)
         rounding = cast(Literal["nearest", "stochastic"], self.rounding)
         symbols, saturated = rangefloat.rangefloat_symbols(
             x, self.bits, header.mantissa, grid, rounding, scene.key(), scene.base
         )
         scene.count("saturated", saturated)
-        return Encoded(symbols, self._side_bytes(header, x.device))
+        return Encoded(symbols, self.side_bytes(header, x.device))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        header = self._read(encoded.side)
-        if header.mantissa == _NOT_FINITE:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+        header = self.read(encoded.side)
+        if mode == "subtract":
+            self.decode(encoded, scene, values := scene.empty(out.numel(), out))
+            out.sub_(values)
+        elif header.mantissa == _NOT_FINITE:
             out.fill_(float("nan"))
         else:
-            rangefloat.rangefloat_dequantise(encoded.values, self.bits, header.mantissa, self._grid(header), out, add)
+            grid = self.grid(header)
+            rangefloat.rangefloat_dequantise(encoded.values, self.bits, header.mantissa, grid, out, mode == "add")
 
-    def encode_into(self, x: Tensor, scene: Scene, message: Tensor) -> bool:
-        header = self._measure(x)
-        side = int(self.side(scene.spec))
-        message[:side] = self._side_bytes(header, x.device)
-        if header.mantissa == _NOT_FINITE:
-            message[side:].zero_()
-            return True
-        rounding = cast(Literal["nearest", "stochastic"], self.rounding)
-        saturated = rangefloat.rangefloat_encode(
-            x, self.bits, header.mantissa, self._grid(header), rounding, scene.key(), scene.base, message[side:]
-        )
-        scene.count("saturated", saturated)
-        return True
+    def fast(self, spec: Spec) -> MessageCoder:
+        return RangeFloatMessages(self, int(self.side(spec)))
 
-    def decode_from(self, message: Tensor, scene: Scene, out: Tensor, add: bool) -> bool:
-        side = int(self.side(scene.spec))
-        header = self._read(message[:side])
-        if header.mantissa == _NOT_FINITE:
-            out.fill_(float("nan"))
-        else:
-            rangefloat.rangefloat_decode(message[side:], self.bits, header.mantissa, self._grid(header), out, add)
-        return True
-
-    def _measure(self, x: Tensor) -> _Header:
+    def measure(self, x: Tensor) -> _Header:
         """Range and mantissa for these numbers."""
         if x.numel() == 0:
             return _Header(self.mantissa or 0, 0.0, 0.0)
@@ -124,16 +113,16 @@ class RangeFloat(Stage):
             mantissa = rangefloat.rangefloat_choose_mantissa(x[:: max(1, x.numel() // _SAMPLE)].contiguous(), self.bits)
         return _Header(mantissa, min(low, 0.0), max(high, 0.0))
 
-    def _grid(self, header: _Header) -> RangeGrid:
+    def grid(self, header: _Header) -> RangeGrid:
         return rangefloat.rangefloat_grid(self.bits, header.mantissa, header.minimum, header.maximum)
 
-    def _side_bytes(self, header: _Header, device: torch.device) -> Tensor:
+    def side_bytes(self, header: _Header, device: torch.device) -> Tensor:
         data = struct.pack("<B", header.mantissa)
         if self.minimum is None:
             data += struct.pack("<ff", header.minimum, header.maximum)
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
 
-    def _read(self, side: Tensor | None) -> _Header:
+    def read(self, side: Tensor | None) -> _Header:
         """The header of a message, checked."""
         data = bytes(side.tolist()) if side is not None else b""
         if self.minimum is not None and self.maximum is not None:
@@ -149,3 +138,42 @@ class RangeFloat(Stage):
                 " which no encoder writes."
             )
         return header
+
+
+class RangeFloatMessages(MessageCoder):
+    """Header and packed codes straight into and out of a message."""
+
+    def __init__(self, stage: RangeFloat, side: int) -> None:
+        self.stage, self.side = stage, side
+
+    def writer(self, x: Source, scene: Scene) -> RangeCoder:
+        rounding = cast(Literal["nearest", "stochastic"], self.stage.rounding)
+
+        def write(low: int, high: int, message: Tensor) -> None:
+            values = x.range(low, high)
+            header = self.stage.measure(values)
+            message[: self.side] = self.stage.side_bytes(header, values.device)
+            payload = message[self.side :]
+            if header.mantissa == _NOT_FINITE:
+                payload.zero_()
+                return
+            grid, key, base = self.stage.grid(header), scene.key(), scene.base + low
+            bits, mantissa = self.stage.bits, header.mantissa
+            saturated = rangefloat.rangefloat_encode(values, bits, mantissa, grid, rounding, key, base, payload)
+            scene.count("saturated", saturated)
+
+        return write
+
+    def reader(self, scene: Scene, out: Tensor, mode: Mode) -> RangeCoder:
+        def read(low: int, high: int, message: Tensor) -> None:
+            header = self.stage.read(message[: self.side])
+            here = scene.empty(high - low, out) if mode == "subtract" else out[low:high]
+            if header.mantissa == _NOT_FINITE:
+                here.fill_(float("nan"))
+            else:
+                grid, bits = self.stage.grid(header), self.stage.bits
+                rangefloat.rangefloat_decode(message[self.side :], bits, header.mantissa, grid, here, mode == "add")
+            if mode == "subtract":
+                out[low:high].sub_(here)
+
+        return read

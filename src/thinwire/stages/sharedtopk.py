@@ -6,19 +6,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene
 from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds
 from thinwire.core.options import choice, number
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Scene
+from thinwire.core.stage import Encoded, Transform
 from thinwire.errors import WireError
 from thinwire.kernels import coders, sparse
+from thinwire.kernels.modes import Mode
 from thinwire.kernels.reference.hashing import hash32
 from thinwire.kernels.reference.indices import expected_indices_size
 from thinwire.stages.sparsify import Sparsifier, chosen, magnitudes, put_back
 
 
 @dataclass(frozen=True, repr=False)
-class SharedTopK(Sparsifier):
+class SharedTopK(Sparsifier, Transform):
     """Where `leaders` ranks have their ceil(density * n) largest numbers, all ranks send theirs.
 
     The leaders of a step send their positions (Rice-coded), everyone takes the union, and the values there go
@@ -28,8 +31,6 @@ class SharedTopK(Sparsifier):
     """
 
     name: ClassVar[str] = "sharedtopk"
-    additive: ClassVar[bool] = True
-    wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
 
     leaders: int = number(1, low=1, high=64, whole=True, help="ranks whose largest numbers are sent")
@@ -55,12 +56,12 @@ class SharedTopK(Sparsifier):
             return sorted((scene.step * count + j) % scene.ranks for j in range(count))
         return sorted(hash32(scene.shared_key(), 0, scene.ranks).argsort(stable=True)[:count].tolist())
 
-    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
         """The union of the leaders' positions, ascending."""
-        leaders, groups = self.leading(scene), x.numel() // scene.spec.group
-        message = torch.empty(0, dtype=torch.uint8, device=x.device)
+        leaders, groups = self.leading(scene), x.numel // scene.spec.group
+        message = torch.empty(0, dtype=torch.uint8, device=x.values.device)
         if scene.rank in leaders:
-            scores = magnitudes(x, scene.spec.group)
+            scores = magnitudes(x.tensor(), scene.spec.group)
             message = coders.pack_indices(sparse.largest(scores, self.kept_now(groups, scene)), groups)
         replies = yield AllGather([message], exact=False)
         positions = []
@@ -74,5 +75,5 @@ class SharedTopK(Sparsifier):
         scene.count("kept", scene.context.numel() * scene.spec.group)
         return Encoded(chosen(x, scene.context, scene.spec.group))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        put_back(encoded.values, scene.context, scene.spec.group, out, add)
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+        put_back(encoded.values, scene.context, scene.spec.group, out, mode)

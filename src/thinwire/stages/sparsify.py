@@ -7,12 +7,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene
 from thinwire.core.options import number, switch
 from thinwire.core.schedule import density_at
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, Stage, WireCoder
 from thinwire.errors import WireError
 from thinwire.kernels import coders, sparse
+from thinwire.kernels.modes import Mode
 
 _COUNT_BYTES = 4
 _SMALL = 2.0**-90  # the largest square must leave room for smaller ones
@@ -54,12 +56,9 @@ class Sparsifier(Stage):
         kept = self.kept(spec.numel // spec.group) * spec.group
         return spec.numbers(kept, exact=not self.varies, group=spec.group)
 
-    def grain(self, spec: Spec) -> int:
-        return spec.group
-
 
 @dataclass(frozen=True, repr=False)
-class TopK(Sparsifier):
+class TopK(Sparsifier, WireCoder):
     """The ceil(density * n) numbers of largest magnitude; ties go to the lower position.
 
     Behind `fft` the pairs of largest magnitude. Positions travel as a bitmap, as raw indices or as Rice-coded gaps,
@@ -68,10 +67,12 @@ class TopK(Sparsifier):
     """
 
     name: ClassVar[str] = "topk"
-    sparse: ClassVar[bool] = True
 
     def side(self, spec: Spec) -> Size:
         return Size(0, exact=False)
+
+    def shard_multiple(self, spec: Spec) -> int:
+        return spec.group
 
     def received(self, side: Tensor | None, spec: Spec) -> Spec:
         if not self.varies:
@@ -87,17 +88,17 @@ class TopK(Sparsifier):
         sparse.gather(x, indices, values, scene.spec.group)
         return Encoded(values, with_count(indices, packed) if self.varies else packed)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         assert encoded.side is not None
         groups, packed = out.numel() // scene.spec.group, encoded.side
         count = self.kept(groups)
         if self.varies:
             count, packed = read_count(self, packed, groups), packed[_COUNT_BYTES:]
-        put_back(encoded.values, coders.unpack_indices(packed, groups, count), scene.spec.group, out, add)
+        put_back(encoded.values, coders.unpack_indices(packed, groups, count), scene.spec.group, out, mode)
 
 
 @dataclass(frozen=True, repr=False)
-class Threshold(Stage):
+class Threshold(WireCoder):
     """The numbers of magnitude above `value`: as many as there are.
 
     In an average, numbers are compared as they enter the chain: this rank's share of the mean (gradient / ranks)
@@ -105,7 +106,6 @@ class Threshold(Stage):
     """
 
     name: ClassVar[str] = "threshold"
-    sparse: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("value",)
 
     value: float = number(low=0.0, high=3e38, help="magnitude above which numbers travel")
@@ -116,7 +116,7 @@ class Threshold(Stage):
     def side(self, spec: Spec) -> Size:
         return Size(0, exact=False)
 
-    def grain(self, spec: Spec) -> int:
+    def shard_multiple(self, spec: Spec) -> int:
         return spec.group
 
     def received(self, side: Tensor | None, spec: Spec) -> Spec:
@@ -128,12 +128,12 @@ class Threshold(Stage):
         packed = coders.pack_indices(indices, scores.numel())
         return Encoded(chosen(x, indices, scene.spec.group), with_count(indices, packed))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         assert encoded.side is not None
         groups = out.numel() // scene.spec.group
         count = read_count(self, encoded.side, groups)
         indices = coders.unpack_indices(encoded.side[_COUNT_BYTES:], groups, count)
-        put_back(encoded.values, indices, scene.spec.group, out, add)
+        put_back(encoded.values, indices, scene.spec.group, out, mode)
 
 
 # Groups: single numbers, or the pairs of a spectrum, which are chosen together.
@@ -163,9 +163,12 @@ def chosen(x: Tensor, indices: Tensor, group: int) -> Tensor:
     return x.view(-1, group).index_select(0, indices).view(-1)
 
 
-def put_back(values: Tensor, indices: Tensor, group: int, out: Tensor, add: bool) -> None:
-    """Write (or add) groups to their positions; the rest becomes zero (or stays)."""
-    sparse.scatter_add(out, indices, values, group) if add else sparse.scatter(None, indices, values, out, group)
+def put_back(values: Tensor, indices: Tensor, group: int, out: Tensor, mode: Mode) -> None:
+    """Write groups to their positions, where the rest becomes zero, or add or subtract them there."""
+    if mode == "write":
+        sparse.scatter(None, indices, values, out, group)
+    else:
+        sparse.scatter_add(out, indices, values if mode == "add" else values.neg(), group)
 
 
 def with_count(indices: Tensor, packed: Tensor) -> Tensor:

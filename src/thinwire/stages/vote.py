@@ -6,17 +6,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.context import Scene
 from thinwire.core.ops import AllReduce, Rounds
+from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, Transform, WireCoder
 from thinwire.errors import WireError
+from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.reference.hashing import hash32
 
 _COUNTED = 0x7FFFF000  # sign and 12 bits of mantissa cleared: up to 4,096 votes of this scale add up without rounding
 
 
 @dataclass(frozen=True, repr=False)
-class Ballot(Stage):
+class Ballot(Transform):
     """Every rank's sign of each number, times one scale that all ranks share: votes of equal weight.
 
     The scale is the mean over ranks of mean|x|, cut to 12 significant bits so that counting is exact. A number that
@@ -24,8 +27,6 @@ class Ballot(Stage):
     """
 
     name: ClassVar[str] = "ballot"
-    additive: ClassVar[bool] = True
-    wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
 
     def out(self, spec: Spec) -> Spec:
@@ -34,22 +35,19 @@ class Ballot(Stage):
     def agreement(self, spec: Spec, ranks: int) -> Size:
         return Size(2 * (ranks - 1) * 4)
 
-    def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
-        (total,) = yield AllReduce([(mean_magnitude(x) / scene.ranks).float().view(1)])
+    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
+        (total,) = yield AllReduce([(mean_magnitude(x.tensor()) / scene.ranks).float().view(1)])
         return torch.where(torch.isfinite(total), (total.view(torch.int32) & _COUNTED).view(torch.float32), torch.nan)
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         return Encoded(torch.where(positive(x, scene), scene.context, -scene.context))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
-        if add:
-            out.add_(encoded.values)
-        else:
-            out.copy_(encoded.values)
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+        put(encoded.values, out, mode)
 
 
 @dataclass(frozen=True, repr=False)
-class Vote(Stage):
+class Vote(WireCoder):
     """One bit for each number and mean|x| for each message; a tie (zero) is broken at random.
 
     Behind `ballot` the way up loses nothing, and encoding the sum for the way down is the majority vote: this happens
@@ -59,7 +57,7 @@ class Vote(Stage):
     """
 
     name: ClassVar[str] = "vote"
-    prefers: ClassVar[str | None] = "sharded"
+    preferred_reduction: ClassVar[str | None] = "sharded"
 
     def side(self, spec: Spec) -> Size:
         return Size(4)
@@ -71,15 +69,11 @@ class Vote(Stage):
         scale = mean_magnitude(x).float().view(1)
         return Encoded(positive(x, scene).to(torch.uint8), scale.view(torch.uint8))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         if encoded.side is None or encoded.side.numel() != 4:
             raise WireError(f"a {self} message does not say its scale.")
         scale = encoded.side.clone().view(torch.float32)
-        values = torch.where((encoded.values & 1) > 0, scale, -scale)
-        if add:
-            out.add_(values)
-        else:
-            out.copy_(values)
+        put(torch.where((encoded.values & 1) > 0, scale, -scale), out, mode)
 
 
 def mean_magnitude(x: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.core.average import Turn
 from thinwire.core.average import average as average_rounds
 from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
@@ -32,6 +31,7 @@ from thinwire.core.ops import (
     rounds_in,
     sent_bytes,
 )
+from thinwire.core.route import Turn
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, WorldError

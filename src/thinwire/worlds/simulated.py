@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from thinwire.core.average import Turn, average
+from thinwire.core.average import average
 from thinwire.core.codec import Codec
 from thinwire.core.ops import (
     AllGather,
@@ -22,6 +22,7 @@ from thinwire.core.ops import (
     SendRecv,
     sent_bytes,
 )
+from thinwire.core.route import Turn
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, WorldError

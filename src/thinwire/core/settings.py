@@ -1,14 +1,37 @@
-"""Stages that touch no data and only set how the chain behind them works."""
+"""Settings at the head of a chain: they touch no data and say how the chain after them works."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from thinwire.core.options import choice, number
-from thinwire.core.stage import Stage
+from thinwire.core.options import check_options, choice, number, print_options
+from thinwire.core.stage import compose
+
+if TYPE_CHECKING:
+    from thinwire.core.codec import Codec
+    from thinwire.core.stage import Stage
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: an immutable description, written like a stage."""
+
+    name: ClassVar[str] = ""
+    shown: ClassVar[tuple[str, ...]] = ()  # options that are printed even when they have their default
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def __or__(self, other: "Setting | Stage | Codec | str") -> "Codec":
+        return compose(self, other)
+
+    def __str__(self) -> str:
+        return self.name + print_options(self)
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, repr=False)
-class Feedback(Stage):
+class Feedback(Setting):
     """How error feedback keeps what a chain failed to deliver: `feedback(keep=bf16) | topk(density=0.01)`.
 
     Without it, biased chains keep an fp32 residual and unbiased ones none. `beta` < 1 is ScaleCom's low-pass
@@ -16,7 +39,6 @@ class Feedback(Stage):
     """
 
     name: ClassVar[str] = "feedback"
-    settings: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("keep",)
 
     keep: str = choice("fp32", "fp32", "bf16", "off", help="the type of the residual; off keeps none")
@@ -24,11 +46,10 @@ class Feedback(Stage):
 
 
 @dataclass(frozen=True, repr=False)
-class Delay(Stage):
+class Delay(Setting):
     """Leaves the first steps uncompressed, when gradients change fast: `delay(steps=100) | sign`."""
 
     name: ClassVar[str] = "delay"
-    settings: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("steps",)
 
     steps: int = number(low=0, high=2**31, whole=True, help="steps that travel as they are")

@@ -8,46 +8,52 @@ the rest. Every part is checked before it is used.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from thinwire.core.context import STEADY, Scene, empty_like_spec
+from thinwire.core.fast import MessageCoder
 from thinwire.core.ops import LENGTH_BYTES, Rounds
+from thinwire.core.source import Source
 from thinwire.core.spec import DTYPES, Size, Spec
-from thinwire.core.stage import STEADY, Encoded, Scene, Stage, empty_like_spec
+from thinwire.core.stage import Encoded, Stage, WireCoder, shares_context
 from thinwire.errors import WireError
 from thinwire.kernels import packing
+from thinwire.kernels.modes import Mode, put
 
-if TYPE_CHECKING:
-    from thinwire.core.codec import Codec
-
-SAMPLE = 1 << 16  # numbers on which the size of a variable message is measured
+SAMPLE = 1 << 16  # elements on which the size of a variable message is measured
 
 
 class Link(NamedTuple):
-    """A stage of the wire part together with the scene it works in."""
+    """A stage of a chain together with the scene it works in."""
 
     stage: Stage
     scene: Scene
 
-    @staticmethod
-    def chain(codec: "Codec", positions: Sequence[int], scenes: Sequence[Scene]) -> "list[Link]":
-        return [Link(codec.stages[i], scenes[i]) for i in positions]
+
+def side_of(stage: Stage, spec: Spec) -> Size:
+    """Bytes of a stage's side information; a transform among the coders has none."""
+    return stage.side(spec) if isinstance(stage, WireCoder) else Size(0)
+
+
+def _received(stage: Stage, side: Tensor | None, spec: Spec) -> Spec:
+    return stage.received(side, spec) if isinstance(stage, WireCoder) else stage.out(spec)
 
 
 @lru_cache(maxsize=4096)
 def message_size(stages: tuple[Stage, ...], spec: Spec) -> Size:
-    """Bytes of the message for `spec`: exact where the chain's sizes are fixed, else measured on Gaussian numbers."""
+    """Bytes of the message for `spec`: exact where the chain's sizes are fixed, else measured on Gaussian elements."""
     total, first = Size(0), spec
     for stage in stages:
-        total, spec = total.plus(stage.side(spec)), stage.out(spec)
+        total, spec = total.plus(side_of(stage, spec)), stage.out(spec)
     total = total.plus(spec.payload())
     return total if total.exact else _measured_size(stages, first)
 
 
 def _measured_size(stages: tuple[Stage, ...], spec: Spec) -> Size:
-    """The expectation for Gaussian numbers: the size of one message of at most SAMPLE of them, scaled up."""
+    """The expectation for Gaussian elements: the size of one message of at most SAMPLE of them, scaled up."""
     numel = min(spec.numel, SAMPLE)
     spec, scale = replace(spec, numel=numel, shape=()), spec.numel / max(numel, 1)
     x, links = torch.randn(numel, generator=torch.Generator().manual_seed(0)).to(DTYPES[spec.kind]), []
@@ -57,77 +63,77 @@ def _measured_size(stages: tuple[Stage, ...], spec: Spec) -> Size:
     return Size(encode_message(links, x).numel() * scale, exact=False)
 
 
-def agree_on_wire(links: Sequence[Link], y: Tensor) -> Rounds[None]:
-    """Let wire stages agree on what their ranks must share (levels, ranges), on the numbers that reach them."""
+def agree_on_wire(links: Sequence[Link], y: Source) -> Rounds[None]:
+    """Let wire coders agree on what their ranks must share (levels, ranges), on the elements that reach them."""
     for at, link in enumerate(links):
-        if link.stage.rounds:
+        if shares_context(link.stage):
             x = y
             for earlier in links[:at]:
-                x = earlier.stage.encode(x, earlier.scene).values
+                x = Source(earlier.stage.encode(x.tensor(), earlier.scene).values)
             link.scene.context = yield from link.stage.agree(x, link.scene)
 
 
 @lru_cache(maxsize=4096)
 def fixed_size(stage: Stage, spec: Spec) -> Size | None:
     """Bytes of one stage's side and payload, if they are fixed."""
-    size = stage.side(spec).plus(stage.out(spec).payload())
+    size = side_of(stage, spec).plus(stage.out(spec).payload())
     return size if size.exact else None
 
 
+def message_coder(stage: Stage, spec: Spec) -> MessageCoder | None:
+    """The fast path of a stage whose messages have a fixed size."""
+    fast = stage.fast(spec) if fixed_size(stage, spec) is not None else None
+    return fast if isinstance(fast, MessageCoder) else None
+
+
 def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
-    """One self-contained message for the numbers x."""
+    """One self-contained message for the elements x."""
     parts: list[Tensor] = []
     spec = links[0].scene.spec if links else Spec(x.numel())
     for at, link in enumerate(links):
         scene = link.scene if spec is link.scene.spec else link.scene.moved(spec=spec)
-        if at == len(links) - 1 and (message := _encode_fast(link.stage, scene, x)) is not None:
+        if at == len(links) - 1 and (message := _encode_fast(Link(link.stage, scene), x)) is not None:
             return torch.cat([*parts, message]) if parts else message
         x, side = link.stage.encode(x, scene)
         if side is not None:
-            parts += [side] if link.stage.side(spec).exact else [_length_bytes(side), side]
-        spec = link.stage.received(side, spec)
+            parts += [side] if side_of(link.stage, spec).exact else [_length_bytes(side), side]
+        spec = _received(link.stage, side, spec)
     parts.append(to_bytes(x, spec))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
-def encode_message_into(links: Sequence[Link], x: Tensor, message: Tensor) -> None:
+def encode_message_into(links: Sequence[Link], x: Source, message: Tensor) -> None:
     """The same in memory of the message's exact size or more; what is left of it becomes zero."""
-    size = fixed_size(links[0].stage, links[0].scene.spec) if len(links) == 1 else None
-    exact = message if size == message.numel() else message[:size]
-    if size is None or not links[0].stage.encode_into(x, links[0].scene, exact):
-        encoded = encode_message(links, x)
-        size = Size(encoded.numel())
+    coder = message_coder(links[0].stage, links[0].scene.spec) if len(links) == 1 else None
+    if coder is not None:
+        size = _fixed_bytes(links[0])
+        coder.writer(x, links[0].scene)(0, x.numel, message[:size])
+    else:
+        encoded = encode_message(links, x.tensor())
+        size = encoded.numel()
         message[:size] = encoded
     if size < message.numel():
         message[size:] = 0
 
 
-def _encode_fast(stage: Stage, scene: Scene, x: Tensor) -> Tensor | None:
-    size = fixed_size(stage, scene.spec)
-    if size is None:
+def _encode_fast(link: Link, x: Tensor) -> Tensor | None:
+    coder = message_coder(link.stage, link.scene.spec)
+    if coder is None:
         return None
-    message = torch.empty(int(size), dtype=torch.uint8, device=x.device)
-    return message if stage.encode_into(x, scene, message) else None
+    message = torch.empty(_fixed_bytes(link), dtype=torch.uint8, device=x.device)
+    coder.writer(Source(x), link.scene)(0, x.numel(), message)
+    return message
 
 
-def take_off(links: Sequence[Link], message: Tensor, y: Tensor, scratch: Tensor) -> None:
-    """y less what a message says: of sparse messages only where they say something; `scratch` is as long as y."""
-    stage, scene = links[-1]
-    if links[0].stage.sparse:
-        decode_message(links, message, y, add=True, negated=True)
-    elif len(links) > 1 or not stage.take_off(message, scene, y):
-        decode_message(links, message, scratch)
-        y.sub_(scratch)
+def _fixed_bytes(link: Link) -> int:
+    size = fixed_size(link.stage, link.scene.spec)
+    assert size is not None, "a message coder has messages of fixed size"
+    return int(size)
 
 
-def decode_message(
-    links: Sequence[Link], message: Tensor, out: Tensor, add: bool = False, negated: bool = False
-) -> None:
-    """Write (or add) what a message says into `out`; anything malformed is a WireError and leaves no crash.
-
-    `negated`: the other way round; the first stage is sparse.
-    """
-    if len(links) == 1 and not negated and _decode_fast(*links[0], message, out, add) is not None:
+def decode_message(links: Sequence[Link], message: Tensor, out: Tensor, mode: Mode = "write") -> None:
+    """Decode a message into `out`; anything malformed is a WireError and leaves no crash."""
+    if len(links) == 1 and _decode_fast(*links[0], message, out, mode) is not None:
         return
     spec = links[0].scene.spec if links else Spec(out.numel())
     open_links: list[tuple[Link, Scene, Tensor | None]] = []
@@ -135,40 +141,44 @@ def decode_message(
     for position, link in enumerate(links):
         scene = link.scene if spec is link.scene.spec else link.scene.moved(spec=spec)
         if position == len(links) - 1 and open_links:
-            values = _decode_fast(link.stage, scene, message[at:], None, add)
+            values = _decode_fast(link.stage, scene, message[at:])
             if values is not None:
                 break
         side, at = _take_side(link.stage, spec, message, at)
         open_links.append((link, scene, side))
-        spec = link.stage.received(side, spec)
+        spec = _received(link.stage, side, spec)
     if values is None:
         values = from_bytes(message[at:], spec)
     for position in range(len(open_links) - 1, -1, -1):
         link, scene, side = open_links[position]
         last = position == 0
-        if last and negated:
-            values = values.neg()
         target = out if last else empty_like_spec(scene.spec, scene.buffers, out.device)
-        link.stage.decode(Encoded(values, side), scene, target, add and last)
+        link.stage.decode(Encoded(values, side), scene, target, mode if last else "write")
         values = target
     if not links:
-        out.add_(values) if add else out.copy_(values)
+        put(values, out, mode)
 
 
-def _decode_fast(stage: Stage, scene: Scene, message: Tensor, out: Tensor | None, add: bool) -> Tensor | None:
-    """The last stage's numbers straight from side and payload, in `out` or else in work memory; None: not so."""
+def _decode_fast(
+    stage: Stage, scene: Scene, message: Tensor, out: Tensor | None = None, mode: Mode = "write"
+) -> Tensor | None:
+    """The last stage's elements straight from side and payload, in `out` or in work memory; None: not so."""
     size = fixed_size(stage, scene.spec)
     if size is None:
         return None
     if message.numel() != size:
         raise WireError(f"a {stage} message for {scene.spec.numel} numbers has {size} bytes; got {message.numel()}.")
+    coder = message_coder(stage, scene.spec)
+    if coder is None:
+        return None
     into = empty_like_spec(scene.spec, scene.buffers, message.device) if out is None else out
-    return into if stage.decode_from(message, scene, into, add and out is not None) else None
+    coder.reader(scene, into, mode)(0, into.numel(), message)
+    return into
 
 
 def _take_side(stage: Stage, spec: Spec, message: Tensor, at: int) -> tuple[Tensor | None, int]:
     """The next stage's side bytes and the position behind them."""
-    size = stage.side(spec)
+    size = side_of(stage, spec)
     length = int(size)
     if not size.exact:
         length, at = _read_length(message, at), at + LENGTH_BYTES
@@ -199,7 +209,7 @@ def to_bytes(values: Tensor, spec: Spec) -> Tensor:
 
 
 def from_bytes(payload: Tensor, spec: Spec) -> Tensor:
-    """The numbers of a payload; its length must fit."""
+    """The elements of a payload; its length must fit."""
     if spec.kind == "symbols":
         return packing.unpack(payload, spec.numel, spec.bits)
     width = spec.bits // 8

@@ -9,7 +9,7 @@ from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Hops, O
 T = TypeVar("T")
 
 
-def together(rounds: Sequence[Rounds[T]]) -> Rounds[list[T]]:
+def coalesced(rounds: Sequence[Rounds[T]]) -> Rounds[list[T]]:
     """Run all rounds in lock-step and return their results in order.
 
     Ranks that run the same segments in the same order yield the same merged operations.

@@ -1,0 +1,111 @@
+"""Every choice for speed, made in one place before data moves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from thinwire.core.buffers import Buffers
+from thinwire.core.codec import Codec
+from thinwire.core.context import State
+from thinwire.core.fast import BlockCoder, PartCoder
+from thinwire.core.reducers import choose_reduction
+from thinwire.core.reducers.work import Keep
+from thinwire.core.spec import Spec
+from thinwire.core.stage import DeliveryStage, Stage, shares_context
+
+Encoding: TypeAlias = Literal["whole", "blocks", "parts"]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Who averages, and when: this rank of how many, at which step, with which seed, in which work memory."""
+
+    rank: int = 0
+    ranks: int = 1
+    seed: int = 0
+    step: int = 0
+    reduction: str | None = None
+    company: int = 0  # elements that travel in the same rounds, if more than the tensor's own
+    measure: bool = False  # note how much of what was given is lost, at the cost of one more decoding
+    buffers: Buffers = field(default_factory=Buffers)
+
+    def empty(self, like: Tensor) -> Tensor:
+        return self.buffers.empty(like.numel(), like.dtype, like.device)
+
+    def alone(self, like: Tensor) -> Tensor:
+        """The same, but it may be kept in a slot."""
+        return self.buffers.alone(like.numel(), like.dtype, like.device)
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way that the elements of one tensor take in one step.
+
+    `transforms`: so many of the chain's transforms work. `instead`: wire coders in place of all that follows them,
+    while a transform is not ready or the chain's delay is not over; None: the chain's own. `wish`: the reduction that
+    is asked for. `encoding`: how the last transform works, on the whole tensor, block by block, or in parts if the
+    shared context of the step allows it. `keep`: what must be known of this rank's contribution. `in_sum_space`: the
+    residual is kept there. `share`: the divided gradient is needed in memory; otherwise a coder may divide by itself.
+    """
+
+    transforms: int
+    instead: tuple[Stage, ...] | None
+    wish: str | None
+    encoding: Encoding
+    keep: Keep
+    in_sum_space: bool
+    share: bool
+
+
+def route(
+    codec: Codec,
+    spec: Spec,
+    states: Sequence[State],
+    turn: Turn,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Route:
+    """The route of a tensor of this spec, device and type, with these states of its stages."""
+    transforms, instead, wish = len(codec.transforms), None, turn.reduction
+    if turn.step < codec.delay:
+        transforms, instead, wish = 0, (), None
+    for at, (stage, seen) in enumerate(zip(codec.transforms[:transforms], codec.specs(spec), strict=False)):
+        instead = stage.instead(states[at], seen)
+        if instead is not None:
+            transforms, wish = at, None
+            break
+    in_sum_space = turn.step >= codec.delay and codec.residual_in_sum_space(spec)
+    keep = _keep(codec, transforms, in_sum_space, turn.measure)
+    encoding = "whole" if instead is not None else _encoding(codec, spec, wish, turn, device)
+    share = turn.measure or dtype != torch.float32 or keep == "delivered" or (keep == "remainder" and not transforms)
+    return Route(transforms, instead, wish, encoding, keep, in_sum_space, share)
+
+
+def _keep(codec: Codec, transforms: int, in_sum_space: bool, measure: bool) -> Keep:
+    told = any(isinstance(stage, DeliveryStage) for stage in codec.stages)
+    if not codec.stages or not (measure or told or codec.feedback != "off"):
+        return "nothing"
+    return "delivered" if told or (transforms and not in_sum_space) else "remainder"
+
+
+def _encoding(codec: Codec, spec: Spec, wish: str | None, turn: Turn, device: str) -> Encoding:
+    """Blocks: the first message leaves before the rest is transformed. Parts: sums overlap with work.
+
+    Elsewhere than on the CPU nobody does other work between blocks, and each would cost a launch.
+    """
+    if not codec.transforms:
+        return "whole"
+    last = codec.transforms[-1]
+    seen, sums = codec.specs(spec)[len(codec.transforms) - 1 : len(codec.transforms) + 1]
+    fast = last.fast(seen)
+    if isinstance(fast, PartCoder) and not codec.coders:
+        return "parts"
+    agreed = any(shares_context(stage) for stage in codec.stages)
+    simple = len(codec.transforms) == 1 and codec.coders and not agreed and not turn.measure and device == "cpu"
+    if not isinstance(fast, BlockCoder) or not simple:
+        return "whole"
+    sharded = choose_reduction(codec.coders, sums, turn.ranks, wish, turn.company) == "sharded"
+    return "blocks" if sharded else "whole"
