@@ -2,13 +2,14 @@
 
 from thinwire._version import __version__
 from thinwire.core.codec import Codec
+from thinwire.core.context import Scene
 from thinwire.core.plan import Plan, Rule
 from thinwire.core.route import Turn
 from thinwire.core.schedule import LossGuard
 from thinwire.core.settings import Delay, Feedback
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, Stage
 from thinwire.ddp.hook import Handle, attach
 from thinwire.ddp.loop import GradientState, average_gradients
 from thinwire.errors import CodecError, StateError, ThinwireError, WireError, WorldError

@@ -148,8 +148,8 @@ class Codec:
             total = total.plus(stage.agreement(spec, world_size))
             fast = stage.fast(spec)
             parts, spec = fast if isinstance(fast, PartCoder) else None, stage.out(spec)
-        for stage in self.coders:
-            total = total.plus(stage.agreement(spec, world_size))
+        for coder in self.coders:
+            total = total.plus(coder.agreement(spec, world_size))
         kind = choose_reduction(self.coders, spec, world_size, reduction)
         if kind == "summed" and parts is not None:
             total = total.plus(exchange_bytes(parts, spec.numel, world_size))

@@ -69,7 +69,8 @@ def route(
     dtype: torch.dtype = torch.float32,
 ) -> Route:
     """The route of a tensor of this spec, device and type, with these states of its stages."""
-    transforms, instead, wish = len(codec.transforms), None, turn.reduction
+    transforms, wish = len(codec.transforms), turn.reduction
+    instead: tuple[Stage, ...] | None = None
     if turn.step < codec.delay:
         transforms, instead, wish = 0, (), None
     for at, (stage, seen) in enumerate(zip(codec.transforms[:transforms], codec.specs(spec), strict=False)):

@@ -252,8 +252,8 @@ class Step:
                 stage.delivered(sent, scene)
             return torch.sub(given, sent, out=self.turn.empty(given))
         y = self._back(self.transforms[1:], contribution, 1, None)
-        stage, scene = self.transforms[0]
-        stage.decode(Encoded(y), scene.moved(contributions=1), given, "subtract")
+        first = self.transforms[0]
+        first.stage.decode(Encoded(y), first.scene.moved(contributions=1), given, "subtract")
         return given
 
     def _elements_sent(self) -> dict[str, float]:

@@ -78,4 +78,4 @@ def reduction_bytes(kind: str, coders: Sequence[Stage], spec: Spec, ranks: int, 
         return ring.cost(coders, spec, ranks, length or 1)
     if kind == "summed":
         return pipelined.cost(spec, length, ranks) if length else summed.cost(spec, ranks)
-    return (gathered if kind == "gathered" else sharded).cost(coders, spec, ranks)
+    return gathered.cost(coders, spec, ranks) if kind == "gathered" else sharded.cost(coders, spec, ranks)
