@@ -14,7 +14,6 @@ from tests.contract.rows import ROWS, Poisoned, gradients, weights
 from thinwire.core import buffers
 from thinwire.core.average import average
 from thinwire.core.buffers import Buffers
-from thinwire.core.route import Turn
 from thinwire.worlds.simulated import run
 
 RANKS = 3
@@ -41,7 +40,7 @@ def trained(
         rounds = []
         for rank, gradient in enumerate(gradients(RANKS, SHAPE, seed=step)):
             memory[rank].reset()
-            turn = Turn(rank, RANKS, 1, step, measure=step % 2 == 0, buffers=memory[rank])
+            turn = thinwire.Turn(rank, RANKS, 1, step, measure=step % 2 == 0, buffers=memory[rank])
             rounds.append(average(codec, gradient, slots[rank], turn, weights(SHAPE), gradient if in_place else None))
         means += [mean.clone() for mean in run(rounds)[0]]
     return means, [slot.state_dict() for slot in slots]

@@ -13,7 +13,7 @@ SHAPE = (19, 3, 3, 3)
 
 
 def reductions(codec: thinwire.Codec) -> list[str | None]:
-    return [None, "sharded", "gathered", "ring"] if codec.wire else [None, "summed", "ring"]
+    return [None, "sharded", "gathered", "ring"] if codec.coders else [None, "summed", "ring"]
 
 
 def test_every_stage_has_a_row() -> None:

@@ -5,10 +5,10 @@ import torch
 
 import thinwire
 from tests.contract.rows import gradients, simulate
-from thinwire import Codec, CodecError, Slot, StateError
+from thinwire import Codec, CodecError, Slot, StateError, Turn
 from thinwire.core.average import average
+from thinwire.core.coalesced import coalesced
 from thinwire.core.reducers import choose_reduction
-from thinwire.core.route import Turn
 from thinwire.core.spec import Spec
 from thinwire.worlds.simulated import run
 
@@ -58,15 +58,15 @@ def test_the_cheapest_reduction_is_chosen() -> None:
 
 
 def test_what_is_short_goes_along_with_what_is_long() -> None:
-    wire, spec = Codec.parse("qsgd").wire, Spec(100)
-    assert choose_reduction(wire, spec, 4) == "gathered"
-    assert choose_reduction(wire, spec, 4, company=10**6) == "sharded"
-    assert choose_reduction(wire, spec, 2, company=10**6) == "gathered"
+    coders, spec = Codec.parse("qsgd").coders, Spec(100)
+    assert choose_reduction(coders, spec, 4) == "gathered"
+    assert choose_reduction(coders, spec, 4, bundle_numel=10**6) == "sharded"
+    assert choose_reduction(coders, spec, 2, bundle_numel=10**6) == "gathered"
     shapes = [(100,), (500, 400)]
     given = [[gradients(4, shape, seed=i)[rank] for i, shape in enumerate(shapes)] for rank in range(4)]
     turns = [Turn(rank, 4, company=200_100) for rank in range(4)]
     rounds = [
-        together([average(Codec.parse("qsgd"), g, Slot(), turn) for g in mine])
+        coalesced([average(Codec.parse("qsgd"), g, Slot(), turn) for g in mine])
         for mine, turn in zip(given, turns, strict=True)
     ]
     results, _ = run(rounds)
@@ -153,7 +153,7 @@ def test_any_chain_can_be_delayed(chain: str) -> None:
     assert outcome.sent[0] < 2 * 2 * 512 * 4
 
 
-def test_together_gives_each_segment_its_own_result_in_fewer_rounds() -> None:
+def test_coalesced_rounds_give_each_segment_its_own_result_in_fewer_rounds() -> None:
     shapes = [(30,), (4, 5), (700,), (3,)]
     chains = [Codec.parse(c) for c in ("qsgd", "topk(density=0.2)", "qsgd | huffman", "integers")]
     ranks = 3
@@ -164,7 +164,7 @@ def test_together_gives_each_segment_its_own_result_in_fewer_rounds() -> None:
             for i, (codec, shape) in enumerate(zip(chains, shapes, strict=True))
         ]
 
-    merged, sent = run([together(rounds(rank)) for rank in range(ranks)])
+    merged, sent = run([coalesced(rounds(rank)) for rank in range(ranks)])
     total = 0
     for i, (codec, shape) in enumerate(zip(chains, shapes, strict=True)):
         alone = thinwire.simulate(codec, gradients(ranks, shape, seed=i))

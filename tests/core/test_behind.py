@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import thinwire
 from tests.contract.rows import gradients
-from thinwire import Codec, Slot, simulate
+from thinwire import Codec, Slot, Turn, simulate
+from thinwire.core.average import average
 from thinwire.core.spec import Spec
+from thinwire.worlds.simulated import run
 
 CHAINS = [
     "fft(chunk=64) | topk(density=0.1)",
@@ -35,7 +36,7 @@ CHAINS = [
     ],
 )
 def test_where_a_residual_stays(chain: str, numel: int, behind: bool) -> None:
-    assert Codec.parse(chain).holds_behind(Spec.of((numel,))) is behind
+    assert Codec.parse(chain).residual_in_sum_space(Spec.of((numel,))) is behind
     feeding = chain if chain.startswith(("feedback", "momentum")) else f"feedback(keep=fp32) | {chain}"
     assert simulate(feeding, gradients(2, (numel,))).slots[0].behind is behind
 
@@ -91,10 +92,6 @@ def test_a_step_that_is_not_finite_and_a_new_loss_scale(chain: str) -> None:
 
 def test_what_is_lost_is_measured_where_it_is() -> None:
     """The figures of a chain that keeps its residual behind are those of its twin that does not."""
-    from thinwire.core.average import average
-from thinwire.core.route import Turn
-    from thinwire.worlds.simulated import run
-
     shares = {}
     for head in ("", "feedback(beta=0.999999) | "):
         codec, slots = Codec.parse(head + "fft(chunk=64) | topk(density=0.1)"), [Slot(), Slot()]
@@ -106,4 +103,4 @@ from thinwire.core.route import Turn
         assert slots[0].behind is (not head)
     one, other = shares.values()
     assert one == pytest.approx(other, rel=1e-3)
-    assert thinwire.Slot().residual is None
+    assert Slot().residual is None

@@ -47,8 +47,8 @@ def test_vectors_small_tensors_and_integers_are_exempt(shape: tuple[int, ...], d
 
 def test_exemptions_can_be_waived() -> None:
     plan = Plan.parse([{"codec": "qsgd", "small": True}])
-    assert plan.decide("x", (3,)).codec.working
-    assert not plan.decide("x", (3,), torch.int32).codec.working
+    assert plan.decide("x", (3,)).codec.stages
+    assert not plan.decide("x", (3,), torch.int32).codec.stages
 
 
 def test_conditions_must_all_hold() -> None:

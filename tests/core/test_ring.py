@@ -4,22 +4,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from thinwire.core.parts import Parts
-from thinwire.core.ring import Encodeds, ring
 from torch import Tensor
 
 from tests.contract.rows import gradients
-from thinwire.core.codec import Codec
+from thinwire import Codec, Slot, simulate
+from thinwire.core.buffers import Buffers
+from thinwire.core.fast import Parts
 from thinwire.core.ops import Rounds, SendRecv
-from thinwire.core.slot import Slot
-from thinwire.worlds.simulated import run, simulate
+from thinwire.core.reducers import reduce
+from thinwire.core.reducers.ring import ring_of_parts
+from thinwire.core.reducers.work import Keep, Work
+from thinwire.core.source import Source
+from thinwire.worlds.simulated import run
 
 
 class Doubled(Parts):
     """Parts of three numbers, sent twice as large; it notes what it did."""
 
     def __init__(self, values: Tensor) -> None:
-        self.grain, self.count = 3, values.numel() // 3
+        self.length, self.count = 3, values.numel() // 3
         self.values, self.total, self.done = values, torch.full_like(values, float("nan")), list[str]()
 
     def encode(self, low: int, high: int) -> Tensor:
@@ -38,7 +41,7 @@ class Doubled(Parts):
 @given(count=st.integers(1, 20), ranks=st.integers(1, 6), seed=st.integers(0, 1000))
 def test_every_rank_gets_the_sum_in_equal_messages(count: int, ranks: int, seed: int) -> None:
     tensors = list(torch.randn(ranks, 3 * count, generator=torch.Generator().manual_seed(seed)))
-    results, sent = run([ring(Doubled(x), rank, ranks) for rank, x in enumerate(tensors)])
+    results, sent = run([ring_of_parts(Doubled(x), rank, ranks) for rank, x in enumerate(tensors)])
     for (total, own), x in zip(results, tensors, strict=True):
         torch.testing.assert_close(total, torch.stack(tensors).sum(0))
         assert torch.equal(total, results[0][0])
@@ -52,7 +55,7 @@ def test_parts_are_encoded_and_decoded_while_others_travel() -> None:
     under_way: list[list[str]] = []
 
     def watched(rank: int) -> Rounds[tuple[Tensor, Tensor]]:
-        rounds, reply = ring(parts[rank], rank, ranks), None
+        rounds, reply = ring_of_parts(parts[rank], rank, ranks), None
         while True:
             try:
                 op = rounds.send(reply)
@@ -69,10 +72,17 @@ def test_parts_are_encoded_and_decoded_while_others_travel() -> None:
     assert all(p.done == ["encode"] * 4 + ["decode"] * 4 for p in parts)
 
 
-def test_plain_numbers_go_round_as_they_are() -> None:
+@pytest.mark.parametrize(("keep", "kept"), [("delivered", 1), ("remainder", 0)])
+def test_elements_without_a_coder_are_summed_as_they_are(keep: Keep, kept: int) -> None:
     tensors = [torch.arange(7, dtype=torch.int32) * (rank + 1) for rank in range(3)]
-    results, _ = run([ring(Encodeds(x), rank, 3) for rank, x in enumerate(tensors)])
-    assert all(torch.equal(total, torch.arange(7, dtype=torch.int32) * 6) for total, _ in results)
+    works = [
+        Work((), Source(x.clone()), torch.empty_like(x), keep, rank, 3, Buffers()) for rank, x in enumerate(tensors)
+    ]
+    results, _ = run([reduce("ring", work) for work in works])
+    for reduced, x in zip(results, tensors, strict=True):
+        assert torch.equal(reduced.total, torch.arange(7, dtype=torch.int32) * 6)
+        assert reduced.kept is not None
+        assert torch.equal(reduced.kept, kept * x)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
@@ -108,8 +118,8 @@ def test_the_ring_equals_the_all_reduce(codec: str, ranks: int) -> None:
 @pytest.mark.parametrize("text", ["integers(bits=8)", "integers(bits=5)", "pca(ratio=4, warmup=0, sample=2, reuse=9)"])
 def test_parts_add_up_to_the_whole(text: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     codec, shape, outcomes = Codec.parse(text), (61, 24), []
-    for together in (1 << 18, 32):
-        monkeypatch.setattr("thinwire.core.parts.TOGETHER", together)
+    for elements in (1 << 18, 32):
+        monkeypatch.setattr("thinwire.core.reducers.pipelined.ELEMENTS", elements)
         slots = None
         for step in range(4):
             outcome = simulate(codec, gradients(ranks, shape, seed=step), slots=slots, step=step)

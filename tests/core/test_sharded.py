@@ -8,22 +8,25 @@ import torch
 from torch import Tensor
 
 from tests.contract.rows import ROWS, gradients, simulate
-from thinwire.core import cut, sharded
+from thinwire import Codec, Slot, Turn
+from thinwire.core import shards
 from thinwire.core.average import average
 from thinwire.core.buffers import Buffers
-from thinwire.core.codec import Codec
+from thinwire.core.coalesced import coalesced
+from thinwire.core.context import Scene
 from thinwire.core.message import Link, decode_message, encode_message
 from thinwire.core.ops import AllGather, AllToAll, Hops
-from thinwire.core.route import Turn
-from thinwire.core.slot import Slot
+from thinwire.core.reducers import sharded
+from thinwire.core.source import Source
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Scene, Stage
+from thinwire.core.stage import Encoded, WireCoder
 from thinwire.ddp.meter import Tally, metered
+from thinwire.kernels.modes import Mode, put
 from thinwire.stages.quantise import Bucketed
 from thinwire.worlds.simulated import Outcome, run
 
-WIRED = [row for row in ROWS if Codec.parse(row).wire]
-QUANTISERS = [row for row in WIRED if "|" not in row and isinstance(Codec.parse(row).wire[0], Bucketed)]
+WIRED = [row for row in ROWS if Codec.parse(row).coders]
+QUANTISERS = [row for row in WIRED if "|" not in row and isinstance(Codec.parse(row).coders[0], Bucketed)]
 
 
 def two_steps(row: str, ranks: int, shape: tuple[int, ...]) -> Outcome:
@@ -60,15 +63,15 @@ def test_hops_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monke
 def test_slices_change_nothing(row: str, ranks: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = two_steps(row, ranks, shape)
     monkeypatch.setattr(sharded, "LONG", 1)
-    monkeypatch.setattr(cut, "SLICE", 1)
+    monkeypatch.setattr(shards, "SLICE", 1)
     slices = two_steps(row, ranks, shape)
     assert_same(slices, whole)
 
 
 def test_very_long_messages_travel_in_slices() -> None:
-    numel = 4 * 2 * (2 * cut.SLICE)  # four ranks, four bits each
+    numel = 4 * 2 * (2 * shards.SLICE)  # four ranks, four bits each
     for row, given, count in (
-        ("qsgd(bits=4)", 100 * numel, cut.SLICES),
+        ("qsgd(bits=4)", 100 * numel, shards.SLICES),
         ("qsgd(bits=4)", numel, 2),
         ("qsgd(bits=4)", numel * 5 // 2, 5),
         ("qsgd(bits=4) | huffman", 4 * numel, 1),
@@ -157,7 +160,7 @@ def test_hops_of_several_tensors_are_shared(monkeypatch: pytest.MonkeyPatch) -> 
 
     def rounds(rank: int) -> Any:
         turn = Turn(rank, ranks, 0, 0, "sharded")
-        return together(
+        return coalesced(
             [
                 average(Codec.parse(chain), gradients(ranks, shape, seed=i)[rank], Slot(), turn)
                 for i, (chain, shape) in enumerate(zip(chains, shapes, strict=True))
@@ -177,14 +180,14 @@ def test_hops_of_several_tensors_are_shared(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_tensor_of_a_journey_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the meter books of each is what it sends by itself, also in slices."""
     monkeypatch.setattr(sharded, "LONG", 1)
-    monkeypatch.setattr(cut, "SLICE", 1)
+    monkeypatch.setattr(shards, "SLICE", 1)
     ranks, shapes = 3, [(5000,), (9, 5), (700,)]
     tallies = [[Tally() for _ in shapes] for _ in range(ranks)]
 
     def rounds(rank: int) -> Any:
         turn = Turn(rank, ranks, 0, 0, "sharded")
         averages = [average(Codec.parse("qsgd"), gradients(ranks, shape)[rank], Slot(), turn) for shape in shapes]
-        return together([metered(a, tally, rank, ranks) for a, tally in zip(averages, tallies[rank], strict=True)])
+        return coalesced([metered(a, tally, rank, ranks) for a, tally in zip(averages, tallies[rank], strict=True)])
 
     _, sent = run([rounds(rank) for rank in range(ranks)])
     for i, shape in enumerate(shapes):
@@ -195,7 +198,7 @@ def test_every_tensor_of_a_journey_is_counted(monkeypatch: pytest.MonkeyPatch) -
 
 
 @dataclass(frozen=True, repr=False)
-class Shifted(Stage):
+class Shifted(WireCoder):
     """Adds its position to every number on the way and takes it off again: what is read must know where it lies."""
 
     name: ClassVar[str] = "shifted"
@@ -207,10 +210,10 @@ class Shifted(Stage):
     def encode(self, x: Tensor, scene: Scene) -> Encoded:
         return Encoded(x + torch.arange(scene.base, scene.base + x.numel()))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, add: bool = False) -> None:
+    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
         self.read.add(scene.base)
         values = encoded.values - torch.arange(scene.base, scene.base + out.numel())
-        out.add_(values) if add else out.copy_(values)
+        put(values, out, mode)
 
 
 @pytest.mark.parametrize("reduction", ["sharded", "gathered", "ring"])
@@ -238,16 +241,16 @@ def test_what_is_not_finite_is_told_from_the_scales(chain: str, value: float) ->
 
 
 @pytest.mark.parametrize("chain", QUANTISERS)
-def test_what_is_taken_off_is_what_is_decoded(chain: str) -> None:
+def test_what_is_subtracted_is_what_is_decoded(chain: str) -> None:
     """With opposite scales, bit for bit."""
     numel = 1037
     codec, (x, y) = Codec.parse(chain), gradients(2, (numel,))
-    stage, spec = codec.wire[0], Spec.of((numel,))
+    stage, spec = codec.coders[0], Spec.of((numel,))
     scene = Scene(spec, stage.init(spec))
     message = encode_message([Link(stage, scene)], x)
     decoded, less = torch.empty(numel), y.clone()
     decode_message([Link(stage, scene)], message, decoded)
-    assert stage.take_off(message, scene, less)
+    decode_message([Link(stage, scene)], message, less, "subtract")
     assert torch.equal(less, y - decoded)
 
 
@@ -266,7 +269,7 @@ def test_every_link_keeps_its_own_draws() -> None:
     seen: list[int] = []
 
     @dataclass(frozen=True, repr=False)
-    class Watched(Stage):
+    class Watched(WireCoder):
         name: ClassVar[str] = "watched"
 
         def out(self, spec: Spec) -> Spec:
@@ -277,9 +280,9 @@ def test_every_link_keeps_its_own_draws() -> None:
             return Encoded(x)
 
     links = [Link(Watched(), Scene(Spec(8), {}, stream=stream)) for stream in (3, 5)]
-    pieces = cut.Cut.of(links, 8, 2, Buffers(), torch.device("cpu"))
-    pieces.encoder(torch.ones(8))(0)
-    pieces.encoder(torch.ones(8), salt=64)(1)
+    of_ranks = shards.Shards.of(links, 8, 2, Buffers(), torch.device("cpu"))
+    of_ranks.encoder(Source(torch.ones(8)))(0)
+    of_ranks.encoder(Source(torch.ones(8)), salt=64)(1)
     assert seen == [3, 5, 67, 69]
 
 
@@ -291,6 +294,6 @@ def test_what_lies_on_different_devices_does_not_share_a_collective() -> None:
         def asking(op: Any) -> Any:
             yield op
 
-        rounds = together([asking(first), asking(second)])
+        rounds = coalesced([asking(first), asking(second)])
         assert rounds.send(None) is first
         assert rounds.send([]) is second

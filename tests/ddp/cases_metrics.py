@@ -23,11 +23,11 @@ def bytes_are_those_that_codecs_announce(rank: int, ranks: int, folder: Path) ->
         for steps in (range(1), range(1, 3)):  # before and after the buckets are rebuilt
             train(model, rank, steps)
             figures = handle.metrics()
-            coded = sum(int(d.codec.wire_bytes(d.shape, ranks)) for d in handle.plan if d.codec.working)
+            coded = sum(int(d.codec.wire_bytes(d.shape, ranks)) for d in handle.plan if d.codec.stages)
             groups = figures["codecs"]
             if coded:
                 assert groups[str(Codec.parse(chain))]["bytes_sent"] == coded
-                plain = sum(Codec().wire_bytes(d.numel, ranks) for d in handle.plan if not d.codec.working)
+                plain = sum(Codec().wire_bytes(d.numel, ranks) for d in handle.plan if not d.codec.stages)
                 assert groups["none"]["bytes_sent"] == plain
             assert sum(group["bytes_sent"] for group in groups.values()) == figures["bytes_sent"]
             assert sum(group["bytes_received"] for group in groups.values()) == figures["bytes_received"]

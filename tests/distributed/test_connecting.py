@@ -13,7 +13,7 @@ import torch
 import thinwire
 from tests.distributed.meeting import close, meet
 from tests.distributed.processes import run_ranks
-from thinwire.core import sharded
+from thinwire.core.reducers import sharded
 from thinwire.worlds import streams
 from thinwire.worlds.streams import own_addresses
 

@@ -8,8 +8,9 @@ import torch.distributed as dist
 
 import thinwire
 from tests.distributed.processes import run_ranks
-from thinwire.core import cut, sharded
+from thinwire.core import shards
 from thinwire.core.average import average
+from thinwire.core.reducers import sharded
 from thinwire.worlds import exchanges, journeys
 from thinwire.worlds.distributed import Distributed
 
@@ -32,7 +33,7 @@ def test_the_backend_goes_by_the_device(config: str, devices: set[str], monkeypa
 
 def averages(rank: int, ranks: int) -> dict[str, Any]:
     """The same averages over streams, in small slices and parcels, and leg by leg, as other backends send them."""
-    sharded.LONG, cut.SLICE, journeys._PARCEL = 1, 1, 1
+    sharded.LONG, shards.SLICE, journeys._PARCEL = 1, 1, 1
     means: dict[str, Any] = {}
     for row in ROWS:
         for devices in ({"cpu"}, set[str]()):

@@ -14,8 +14,9 @@ import torch.distributed as dist
 import thinwire
 from tests.contract.rows import ROWS, Poisoned, gradients, simulate, weights
 from tests.distributed.processes import run_ranks
-from thinwire.core import cut, sharded
+from thinwire.core import shards
 from thinwire.core.average import average
+from thinwire.core.reducers import sharded
 from thinwire.worlds import journeys
 from thinwire.worlds.distributed import Distributed
 
@@ -24,7 +25,7 @@ STEPS = 2
 
 
 def reductions(codec: thinwire.Codec) -> list[str | None]:
-    return [None, "sharded", "gathered", "ring"] if codec.wire else [None, "ring"]
+    return [None, "sharded", "gathered", "ring"] if codec.coders else [None, "ring"]
 
 
 def average_all(rank: int, ranks: int) -> dict[str, Any]:
@@ -50,10 +51,10 @@ def average_in_hops(rank: int, ranks: int) -> dict[str, Any]:
     """The wire chains once more, as if their messages were long: in hops, in slices, and in parcels."""
     results, world = {}, Distributed()
     world.buffers = Poisoned()
-    sharded.LONG = cut.SLICE = journeys._PARCEL = 1
+    sharded.LONG = shards.SLICE = journeys._PARCEL = 1
     for row in ROWS:
         codec, slot = thinwire.Codec.parse(row), thinwire.Slot()
-        for step in range(STEPS if codec.wire else 0):
+        for step in range(STEPS if codec.coders else 0):
             turn = thinwire.Turn(rank, ranks, 7, step, "sharded", buffers=world.buffers)
             given = gradients(ranks, SHAPE, seed=step)[rank]
             mean = world.drive(average(codec, given, slot, turn, weights(SHAPE)))

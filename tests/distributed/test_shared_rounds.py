@@ -8,6 +8,7 @@ from tests.contract.rows import Poisoned, gradients, weights
 from tests.distributed.processes import run_ranks
 from thinwire.core.average import average
 from thinwire.core.buffers import Buffers
+from thinwire.core.coalesced import coalesced
 from thinwire.worlds.distributed import Distributed
 
 SHAPES = [(24, 16), (24, 16), (32, 12)]
@@ -39,7 +40,7 @@ def average_together(rank: int, ranks: int) -> dict[str, list[bytes]]:
                     buffers = world.buffers if shared else Buffers()
                     turn = thinwire.Turn(rank, ranks, at, step, buffers=buffers)
                     rounds.append(average(codec, given, slots[at], turn, weights(shape)))
-                means = world.drive(together(rounds)) if shared else [world.drive(one) for one in rounds]
+                means = world.drive(coalesced(rounds)) if shared else [world.drive(one) for one in rounds]
             results[f"{text} {shared}"] = [mean.numpy().tobytes() for mean in means]
     return results
 

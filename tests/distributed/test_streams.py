@@ -12,9 +12,9 @@ from torch import Tensor
 import thinwire
 from tests.distributed.meeting import close, meet, on_all
 from tests.distributed.processes import run_ranks
-from thinwire.core import sharded
 from thinwire.core.buffers import Buffers
 from thinwire.core.ops import Hops, Leg, Traffic
+from thinwire.core.reducers import sharded
 from thinwire.worlds import journeys
 from thinwire.worlds.journeys import Journey, order_of, parcels_of
 from thinwire.worlds.relay import Relay

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from thinwire.kernels import coders, packing, quantise, sparse
+from thinwire.kernels import coders, packing, sparse
+from thinwire.kernels.quantise import Kind, Norm, Scheme
 from thinwire.kernels.reference import huffman, indices
 from thinwire.kernels.reference import packing as packing_reference
 from thinwire.kernels.reference import quantise as reference
@@ -15,25 +16,26 @@ LENGTHS = range(1101)
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
-@pytest.mark.parametrize("scheme", ["uniform", "exponential"])
-def test_quantisers(scheme: str, bits: int) -> None:
+@pytest.mark.parametrize("kind", ["uniform", "exponential"])
+def test_quantisers(kind: Kind, bits: int) -> None:
+    norms: list[Norm] = ["max", "l2"]
     for numel in LENGTHS:
-        x, bucket = NUMBERS[:numel], (512, 100)[numel % 2]
-        args = (x, bits, bucket, ("max", "l2")[numel // 2 % 2], 7, numel)
-        symbols, scales = getattr(reference, f"{scheme}_symbols")(*args)
+        x, bucket, norm = NUMBERS[:numel], (512, 100)[numel % 2], norms[numel // 2 % 2]
+        scheme = Scheme(kind, bits, bucket, norm)
+        symbols, scales = getattr(reference, f"{kind}_symbols")(x, bits, bucket, norm, 7, numel)
         message = torch.empty(scales.numel() + packing.packed_size(numel, bits), dtype=torch.uint8)
-        getattr(quantise, f"{scheme}_encoder")(*args)(0, numel, message)
+        scheme.encoder(x, 7, numel)(0, numel, message)
         assert torch.equal(message, torch.cat([scales, packing_reference.pack(symbols, bits)]))
         ours, theirs = torch.ones(numel), torch.ones(numel)
-        getattr(quantise, f"{scheme}_decoder")(bits, bucket, ours, True)(0, numel, message)
-        getattr(reference, f"{scheme}_dequantise")(symbols, scales, bits, bucket, theirs, True)
+        scheme.decoder(ours, "add")(0, numel, message)
+        getattr(reference, f"{kind}_dequantise")(symbols, scales, bits, bucket, theirs, True)
         assert torch.equal(ours, theirs)
 
 
 def test_signs_and_selection() -> None:
     for numel in LENGTHS:
         x = NUMBERS[:numel]
-        ours, theirs = quantise.sign_symbols(x, 100), reference.sign_symbols(x, 100)
+        ours, theirs = Scheme("sign", 1, 100).symbols(x), reference.sign_symbols(x, 100)
         assert torch.equal(ours[0], theirs[0])
         assert torch.equal(ours[1], theirs[1])
         chosen = sparse.largest(x, numel // 7)

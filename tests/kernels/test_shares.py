@@ -1,7 +1,6 @@
 """Shares of a mean: the compiled pass gives the bits of torch's division and addition, and finds what is not finite."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,12 +10,15 @@ from torch import Tensor
 
 from tests.kernels.numbers import any_bits, same
 from thinwire.errors import CodecError, WireError
-from thinwire.kernels import native, quantise, shares
+from thinwire.kernels import native, shares
+from thinwire.kernels.packing import packed_size
+from thinwire.kernels.quantise import Kind, Norm, Scheme
 from thinwire.kernels.reference import shares as reference
 
 LENGTHS = [*range(40), 63, 64, 65, 511, 512, 1023, 1100]
 RANKS = [1, 2, 3, 4, 5, 7, 8, 12, 1000, 1024, 2**24 - 1, 2**24]
 LONG = 200_001
+KINDS: list[Kind] = ["uniform", "exponential"]
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -114,38 +116,38 @@ def test_wrong_buffers_are_refused() -> None:
 @pytest.mark.parametrize("bucket", [1, 100, 512, 9000, 10**6])
 def test_encoders_divide_like_a_share(ranks: int, n: int, bucket: int) -> None:
     x = torch.randn(n, generator=torch.Generator().manual_seed(n))
-    for encode in (quantise.uniform_encoder, quantise.exponential_encoder):
-        assert_divides_like_a_share(encode, x, ranks, 4, bucket, "max")
+    for kind in KINDS:
+        assert_divides_like_a_share(Scheme(kind, 4, bucket), x, ranks)
 
 
-@pytest.mark.parametrize("encode", [quantise.uniform_encoder, quantise.exponential_encoder])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("norm", ["max", "l2"])
 @pytest.mark.parametrize("ranks", [2, 4, 64, 3])
-def test_encoders_divide_like_a_share_at_the_ends_of_the_range(encode: Any, norm: str, ranks: int) -> None:
+def test_encoders_divide_like_a_share_at_the_ends_of_the_range(kind: Kind, norm: Norm, ranks: int) -> None:
     """Quotients that become subnormal or zero, and scales on either side of those that are lifted."""
     noise = torch.Generator().manual_seed(ranks)
     for exponent in (-149, -130, -126, -101, -100, -99, -60, 0, 99, 100, 126):
         size = torch.randn(300, generator=noise).double() * 2.0**exponent
         spread = torch.exp2(-60 * torch.rand(300, generator=noise).double())
         for bits in (2, 4, 8):
-            assert_divides_like_a_share(encode, (size * spread).float(), ranks, bits, 64, norm)
+            assert_divides_like_a_share(Scheme(kind, bits, 64, norm), (size * spread).float(), ranks)
 
 
-def assert_divides_like_a_share(encode: Any, x: Tensor, ranks: int, bits: int, bucket: int, norm: str) -> None:
+def assert_divides_like_a_share(scheme: Scheme, x: Tensor, ranks: int) -> None:
     share = torch.empty_like(x)
     shares.share_into(x, ranks, None, share)
     written = []
     for numbers, by in ((x, ranks), (share, 1)):
-        size = 4 * quantise.bucket_count(x.numel(), bucket) + quantise.packed_size(x.numel(), bits)
+        size = scheme.scale_bytes(x.numel()) + packed_size(x.numel(), scheme.bits)
         message = torch.empty(size, dtype=torch.uint8)
-        encode(numbers, bits, bucket, norm, 99, 5, by)(0, x.numel(), message)
+        scheme.encoder(numbers, 99, 5, by)(0, x.numel(), message)
         written.append(message)
     assert torch.equal(*written)
 
 
 def test_no_encoder_divides_by_zero_ranks() -> None:
     with pytest.raises(CodecError, match="1 to"):
-        quantise.uniform_encoder(torch.empty(0), 4, 512, "max", 0, 0, 0)
+        Scheme("uniform", 4, 512).encoder(torch.empty(0), ranks=0)
 
 
 def test_magnitudes_in_bytes_are_those_of_the_numbers() -> None:

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from thinwire.core.slot import Slot
-from thinwire.core.stage import State
+from thinwire import Slot
+from thinwire.core.context import State
 
 SHAPE = (16, 8, 3, 3)
 

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire.core.codec import Codec
+from thinwire import Codec, simulate
+from thinwire.core.context import Scene
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Scene
+from thinwire.core.stage import Encoded
 from thinwire.errors import CodecError
 from thinwire.stages.hadamard import Hadamard, rotated
-from thinwire.worlds.simulated import simulate
 
 
 def numbers(numel: int, seed: int) -> torch.Tensor:
@@ -30,8 +30,10 @@ def test_lengths_linearity_and_inverse(stage: Hadamard, numel: int, seed: int) -
     assert float(y.double().norm()) == pytest.approx(float(a.double().norm()), rel=1e-5)
     torch.testing.assert_close(there(stage, a - 3 * b), y - 3 * there(stage, b), rtol=0, atol=3e-5)
     out = b.clone()
-    stage.decode(Encoded(y), Scene(Spec(numel), {}), out, add=True)
+    stage.decode(Encoded(y), Scene(Spec(numel), {}), out, "add")
     torch.testing.assert_close(out, a + b, rtol=0, atol=1e-5)
+    stage.decode(Encoded(y), Scene(Spec(numel), {}), out, "subtract")
+    torch.testing.assert_close(out, b, rtol=0, atol=1e-5)
     torch.testing.assert_close(y, there(stage, a))  # decoding leaves its input alone
 
 

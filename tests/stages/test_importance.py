@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from thinwire.core.codec import Codec
+from thinwire.core.context import Scene
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Scene
 from thinwire.errors import CodecError
 from thinwire.kernels import sparse
 from thinwire.kernels.importance import importance

@@ -6,13 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from thinwire import Codec, Slot, StateError, Turn, simulate
 from thinwire.core.average import average
-from thinwire.core.codec import Codec
-from thinwire.core.route import Turn
-from thinwire.core.slot import Slot
-from thinwire.errors import StateError
+from thinwire.core.coalesced import coalesced
 from thinwire.stages.lowrank import PowerSGD, orthonormal, unit_rows
-from thinwire.worlds.simulated import run, simulate
+from thinwire.worlds.simulated import run
 
 
 def drawn(*shape: int, seed: int) -> Tensor:
@@ -118,7 +116,7 @@ def test_tensors_of_one_shape_keep_their_own_factors() -> None:
     for step in range(4):
         turns = [Turn(rank, 2, 0, step) for rank in range(2)]
         means, _ = run(
-            [together([average(codec, layers[i][r], shared[r][i], turns[r]) for i in range(2)]) for r in range(2)]
+            [coalesced([average(codec, layers[i][r], shared[r][i], turns[r]) for i in range(2)]) for r in range(2)]
         )
         for i in range(2):
             outcome = simulate(codec, layers[i], slots=alone[i], step=step)

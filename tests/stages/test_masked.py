@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from tests.contract.rows import gradients, weights
-from thinwire.core import parts
+from thinwire import Codec, Slot, Turn, simulate
 from thinwire.core.average import average
-from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce, Begin
-from thinwire.core.route import Turn
-from thinwire.core.slot import Slot
+from thinwire.core.reducers import pipelined
 from thinwire.stages import importance
-from thinwire.worlds.simulated import Outcome, _perform, simulate
+from thinwire.worlds.simulated import Outcome, _perform
 
 ROWS = [
     "importance(density=1/16)",
@@ -57,7 +55,7 @@ def test_overlapping_changes_nothing(row: str, ranks: int, broken: int | None, m
     monkeypatch.setattr(importance, "_LONG", 1)
     one_part = three_steps(row, ranks, broken)
     assert_same(one_part, short)
-    monkeypatch.setattr(parts, "TOGETHER", 50)
+    monkeypatch.setattr(pipelined, "ELEMENTS", 50)
     assert_same(three_steps(row, ranks, broken), short)
 
 

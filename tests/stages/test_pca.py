@@ -8,13 +8,9 @@ import torch
 from torch import Tensor
 
 from tests.stages.pca_gradients import SHAPE, draw, low_rank, state_of
+from thinwire import Codec, CodecError, Outcome, Slot, Turn, simulate
 from thinwire.core.average import average
-from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce
-from thinwire.core.route import Turn
-from thinwire.core.slot import Slot
-from thinwire.errors import CodecError
-from thinwire.worlds.simulated import Outcome, simulate
 
 SHORT = "ratio=8, warmup=2, sample=7, reuse=6"  # steps 0-1 warm up, 2-8 are sampled, 9-14 compressed
 

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.stages.pca_gradients import SHAPE, draw, low_rank, state_of
-from thinwire.core.codec import Codec
-from thinwire.core.slot import Slot
+from thinwire import Codec, Slot, simulate
+from thinwire.core.context import Scene, State
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, Scene, State
+from thinwire.core.stage import Encoded
 from thinwire.stages.pca import PCA
 from thinwire.stages.pca_basis import Basis, decompose, lay_out, start_sampling, take_sample
-from thinwire.worlds.simulated import simulate
 
 # Layouts.
 
@@ -174,8 +173,10 @@ def decoded(pca: PCA, y: Tensor, scene: Scene, contributions: int) -> Tensor:
     out = torch.full((scene.spec.numel,), float("nan"))
     pca.decode(Encoded(y), scene, out)
     twice = out.clone()
-    pca.decode(Encoded(y), scene, twice, add=True)
+    pca.decode(Encoded(y), scene, twice, "add")
     torch.testing.assert_close(twice, 2 * out)
+    pca.decode(Encoded(y), scene, twice, "subtract")
+    torch.testing.assert_close(twice, out)
     return out
 
 

@@ -1,19 +1,20 @@
-"""A chain behind an orthonormal stage works block by block: the same bits as all at once, sooner."""
+"""A chain behind an isometry works block by block: the same bits as all at once, sooner."""
 
 from typing import Any
 
 import pytest
 import torch
-from thinwire.core.chunks import Chunks
-from thinwire.core.given import Given
 from torch import Tensor
 
 from tests.contract.rows import gradients
 from thinwire import Codec, Slot, Turn, simulate
-from thinwire.core import cut, sharded
-from thinwire.core import given as given_numbers
+from thinwire.core import shards, source
 from thinwire.core.average import average
+from thinwire.core.blockwise import Blockwise
 from thinwire.core.ops import Hops
+from thinwire.core.reducers import sharded
+from thinwire.core.source import Source
+from thinwire.core.spec import Spec
 from thinwire.stages import fourier
 from thinwire.worlds.simulated import Outcome, run
 
@@ -58,10 +59,10 @@ def assert_same(outcome: Outcome, expected: Outcome) -> None:
 def test_blocks_change_nothing(chain: str, ranks: int, numel: int, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if long:
         monkeypatch.setattr(sharded, "LONG", 1)
-        monkeypatch.setattr(cut, "SLICE", 40)
-        monkeypatch.setattr(given_numbers, "_WORTH_CUTTING", 1)
+        monkeypatch.setattr(shards, "SLICE", 40)
+        monkeypatch.setattr(source, "_WORTH_SPLITTING", 1)
     by_blocks = three_steps(chain, ranks, numel)
-    monkeypatch.setattr(fourier.Chunked, "block", lambda self, spec: 0)
+    monkeypatch.setattr(fourier.Chunked, "fast", lambda self, spec: None)
     assert_same(by_blocks, three_steps(chain, ranks, numel))
 
 
@@ -99,7 +100,7 @@ WIRES = [
 def test_what_is_not_finite_reaches_everyone_and_changes_no_state(
     chain: str, at: int, bad: float, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(given_numbers, "_WORTH_CUTTING", least)
+    monkeypatch.setattr(source, "_WORTH_SPLITTING", least)
     first = simulate(chain, gradients(3, (1000,)), reduction="sharded")
     before = [slot.held.clone() for slot in first.slots if slot.held is not None]
     given = gradients(3, (1000,), seed=1)
@@ -114,8 +115,8 @@ def test_what_is_not_finite_reaches_everyone_and_changes_no_state(
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_mean_may_take_the_place_of_the_gradient(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharded, "LONG", 1)
-    monkeypatch.setattr(cut, "SLICE", 40)
-    monkeypatch.setattr(given_numbers, "_WORTH_CUTTING", 1)
+    monkeypatch.setattr(shards, "SLICE", 40)
+    monkeypatch.setattr(source, "_WORTH_SPLITTING", 1)
     codec, ranks = Codec.parse(chain), 3
 
     def averaged(in_place: bool) -> list[Tensor]:
@@ -133,36 +134,42 @@ def test_a_mean_may_take_the_place_of_the_gradient(chain: str, monkeypatch: pyte
     assert all(torch.equal(a, b) for a, b in zip(averaged(True), averaged(False), strict=True))
 
 
-def test_nothing_that_comes_is_no_block() -> None:
-    chunks = Chunks(fourier.FFT(chunk=64), 128, Given(torch.randn(400)), None, torch.empty(400))
-    chunks.land(chunks.values, torch.empty(400))
+def blocks_of(x: Tensor) -> Blockwise:
+    fast = fourier.FFT(chunk=64).fast(Spec(x.numel()))
+    assert fast is not None
+    assert fast.length == 128
+    return Blockwise(fast, Source(x), None, torch.empty_like(x))
+
+
+def test_an_empty_range_is_no_block() -> None:
+    blocks = blocks_of(torch.randn(400))
+    blocks.set_output(blocks.values, torch.empty(400))
     for low, high in ((0, 400), (400, 400), (300, 300)):
-        chunks.make(low, high)
-        chunks.come(low, high)
+        blocks.range(low, high)
+        blocks.arrived(low, high)
     decoded = 0
-    while chunks.spare():
+    while blocks.on_idle():
         decoded += 1
     assert decoded == 4
 
 
-def test_sums_are_decoded_block_by_block_as_they_come() -> None:
-    stage = fourier.FFT(chunk=64)
+def test_sums_are_decoded_block_by_block_as_they_arrive() -> None:
     x = torch.randn(400)
-    chunks = Chunks(stage, 128, Given(x), None, torch.empty(400))
-    chunks.make(0, 400)
+    blocks = blocks_of(x)
+    blocks.range(0, 400)
     mean = torch.full((400,), 7.0)
-    chunks.land(chunks.values, mean)
-    chunks.come(100, 300)
-    assert chunks.spare()  # 128 to 256
-    assert not chunks.spare()
+    blocks.set_output(blocks.values, mean)
+    blocks.arrived(100, 300)
+    assert blocks.on_idle()  # 128 to 256
+    assert not blocks.on_idle()
     assert torch.equal(mean[:128], torch.full((128,), 7.0))
     torch.testing.assert_close(mean[128:256], x[128:256], rtol=1e-5, atol=1e-5)
-    chunks.come(0, 100)
-    chunks.come(300, 400)
-    while chunks.spare():
+    blocks.arrived(0, 100)
+    blocks.arrived(300, 400)
+    while blocks.on_idle():
         pass
     torch.testing.assert_close(mean, x, rtol=1e-5, atol=1e-5)
-    assert chunks.finite
+    assert blocks.finite
 
 
 def test_ranks_that_hear_shards_in_another_order_decode_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from thinwire.core.parts import part_bounds
 
 from tests.contract.rows import gradients, simulate
 from tests.contract.test_contract import same
-from thinwire import Codec, Slot
+from thinwire import Codec, Slot, Turn
 from thinwire.core.average import average
-from thinwire.core.route import Turn
+from thinwire.core.reducers.pipelined import ELEMENTS, part_bounds
 from thinwire.stages.pca_basis import Slices
 from thinwire.worlds.simulated import Outcome, run
 
@@ -30,19 +29,19 @@ def averaged(codec: str, steps: int, ranks: int = 3, size: float = 1.0) -> Outco
     return outcome
 
 
-@given(count=st.integers(1, 2_000_000), grain=st.integers(1, 64))
-def test_parts_follow_each_other_and_are_neither_short_nor_long(count: int, grain: int) -> None:
-    bounds = part_bounds(count, grain)
+@given(count=st.integers(1, 2_000_000), length=st.integers(1, 64))
+def test_parts_follow_each_other_and_are_neither_short_nor_long(count: int, length: int) -> None:
+    bounds = part_bounds(count, length)
     assert bounds[0][0] == 0
     assert bounds[-1][1] == count
     assert all(a[1] == b[0] for a, b in pairwise(bounds))
     if len(bounds) > 1:
-        assert all((1 << 18) - grain <= (high - low) * grain <= 1 << 19 for low, high in bounds)
+        assert all(ELEMENTS - length <= (high - low) * length <= 2 * ELEMENTS for low, high in bounds)
 
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thinwire.core.parts.TOGETHER", 32)
+    monkeypatch.setattr("thinwire.core.reducers.pipelined.ELEMENTS", 32)
 
 
 @pytest.mark.usefixtures("cut")
@@ -88,7 +87,7 @@ def test_residuals_are_the_same_whenever_they_are_booked(size: float, monkeypatc
 @pytest.mark.parametrize("before", ["momentum(beta=0.5)", "feedback(keep=off)", "feedback(keep=bf16)"])
 def test_parts_of_longer_chains_are_those_of_the_whole(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = averaged(f"{before} | {PCA}", 5)
-    monkeypatch.setattr("thinwire.core.parts.TOGETHER", 32)
+    monkeypatch.setattr("thinwire.core.reducers.pipelined.ELEMENTS", 32)
     certain = watch_certainty(monkeypatch)
     cut = averaged(f"{before} | {PCA}", 5)
     assert certain
@@ -129,11 +128,11 @@ def test_numbers_near_the_largest_are_looked_at(monkeypatch: pytest.MonkeyPatch)
 def test_numbers_made_late_are_the_same(codec: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean is written over the gradient, which must not happen to numbers that are still wanted."""
     chain, outcomes = Codec.parse(codec), []
-    reduction = "sharded" if chain.tail else None
+    reduction = "sharded" if chain.coders else None
     for worth in (1 << 16, 1):
         for long in (1 << 30, 1):
-            monkeypatch.setattr("thinwire.core.given._WORTH_CUTTING", worth)
-            monkeypatch.setattr("thinwire.core.sharded.LONG", long)
+            monkeypatch.setattr("thinwire.core.source._WORTH_SPLITTING", worth)
+            monkeypatch.setattr("thinwire.core.reducers.sharded.LONG", long)
             slots = [Slot() for _ in range(ranks)]
             for step in range(4):
                 shares = gradients(ranks, SHAPE, seed=step)
