@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from thinwire.core.stage import DeliveryStage, InputStage, Stage, Transform, WireCoder
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "thinwire"
 
@@ -34,6 +36,8 @@ NO_NETWORK = {"errors", "kernels", "core", "stages", "presets"}
 
 MAX_MODULE_LINES = 350
 MAX_FUNCTION_LINES = 60
+MAX_CONTRACT_MEMBERS = 20  # that the author of a stage must read
+MAX_AVERAGE_BRANCHES = 25  # core/average.py is read first: choices for speed belong in core/route.py
 EMPTY_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 
@@ -102,6 +106,24 @@ def function_lengths(text: str) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             yield node.name, node.end_lineno - node.lineno + 1
+
+
+def public_members(of: type) -> list[str]:
+    """What a class shows those who write or use its subclasses, its own names and inherited ones."""
+    return [name for name in dir(of) if not name.startswith("_")]
+
+
+def branch_points(text: str) -> int:
+    """Statements and expressions that choose between two ways; each operand of and/or after the first is one."""
+    count = 0
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+        elif isinstance(node, ast.comprehension):
+            count += len(node.ifs)
+        elif isinstance(node, ast.match_case | ast.If | ast.IfExp | ast.While | ast.ExceptHandler):
+            count += 1
+    return count
 
 
 # A directory of somebody's machine; the look-behind spares addresses and paths relative to something else.
@@ -193,6 +215,47 @@ def test_modules_and_functions_are_short(path: tuple[str, ...]) -> None:
     text = SOURCES[path]
     assert len(text.splitlines()) <= MAX_MODULE_LINES
     assert [name for name, lines in function_lengths(text) if lines > MAX_FUNCTION_LINES] == []
+
+
+@pytest.mark.parametrize("of", [Stage, Transform, WireCoder, InputStage, DeliveryStage])
+def test_the_contract_of_a_stage_is_small(of: type) -> None:
+    """Fast paths are objects of their own, so that the contract does not grow with them."""
+    members = public_members(of)
+    assert 0 < len(members) <= MAX_CONTRACT_MEMBERS, members
+
+
+def test_the_average_of_a_tensor_can_be_read_at_once() -> None:
+    text = SOURCES["core", "average"]
+    assert branch_points(text) <= MAX_AVERAGE_BRANCHES
+    assert dict(function_lengths(text))["average"] <= MAX_FUNCTION_LINES
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("x = 1", 0),
+        ("if a:\n    pass\nelif b:\n    pass\nelse:\n    pass", 2),
+        ("x = 1 if a and b or c else 2", 3),
+        ("x = [i for i in y if a if b]", 2),
+        ("while a and b:\n    pass", 2),
+        ("match a:\n    case 1:\n        pass\n    case _:\n        pass", 2),
+    ],
+)
+def test_branch_points_are_counted(text: str, count: int) -> None:
+    assert branch_points(text) == count
+
+
+def test_members_are_counted_with_inherited_ones() -> None:
+    class Base:
+        number: int = 0
+        _hidden = 1
+
+        def method(self) -> None: ...
+
+    class Derived(Base):
+        other = 2
+
+    assert public_members(Derived) == ["method", "number", "other"]
 
 
 def test_module_names_say_something() -> None:

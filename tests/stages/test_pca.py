@@ -202,7 +202,7 @@ def test_a_stale_basis_never_makes_the_residual_grow_without_bound(codec: str) -
     [
         ("pca(ratio=4, energy=0.1)", "give one of them"),
         ("pca(ratio=1)", "ratio must be a number from 2"),
-        ("pca(travel='fp16')", "travel takes wire stages"),
+        ("pca(travel='fp16')", "travel takes wire coders"),
         ("pca(order=columns)", "one of rows, filters"),
         ("qsgd | pca", "write pca | qsgd"),
     ],
