@@ -1,5 +1,8 @@
 """A residual that stays behind orthonormal stages: the same laws as for one in the gradient's own space."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,7 +10,11 @@ from torch import Tensor
 from tests.contract.rows import gradients
 from thinwire import Codec, Slot, Turn, simulate
 from thinwire.core.average import average
+from thinwire.core.context import Scene
 from thinwire.core.spec import Spec
+from thinwire.core.stage import DeliveryStage, Encoded
+from thinwire.stages.fourier import FFT
+from thinwire.stages.sparsify import TopK
 from thinwire.worlds.simulated import run
 
 CHAINS = [
@@ -104,3 +111,48 @@ def test_what_is_lost_is_measured_where_it_is() -> None:
     one, other = shares.values()
     assert one == pytest.approx(other, rel=1e-3)
     assert Slot().residual is None
+
+
+@dataclass(frozen=True, repr=False)
+class ToldTopK(DeliveryStage, TopK):
+    """A coder that is told what was delivered, which is said in the tensor's own space."""
+
+    told: ClassVar[list[Tensor]] = []
+
+    def delivered(self, sent: Tensor, scene: Scene) -> None:
+        self.told.append(sent.clone())
+
+
+def test_where_a_stage_is_told_what_was_delivered_the_residual_is_there_too() -> None:
+    codec = Codec((FFT(chunk=64), ToldTopK(density=0.1)))
+    assert not codec.residual_in_sum_space(Spec.of((300,)))
+    given, delivered, slots = torch.zeros(300, dtype=torch.float64), torch.zeros(300, dtype=torch.float64), None
+    for step in range(4):
+        ToldTopK.told.clear()
+        shares = gradients(3, (300,), seed=step)
+        outcome = simulate(codec, shares, slots=slots, step=step)
+        slots, given = outcome.slots, given + torch.stack(shares).double().mean(0)
+        delivered += outcome.means[0].double()
+        torch.testing.assert_close(torch.stack(ToldTopK.told).sum(0), outcome.means[0])
+    held = sum(slot.residual.double() for slot in outcome.slots if slot.residual is not None)
+    torch.testing.assert_close(delivered + held, given, rtol=0, atol=1e-5 * float(given.abs().max()))
+
+
+@dataclass(frozen=True, repr=False)
+class WatchedFFT(FFT):
+    """Notes whether a residual enters."""
+
+    seen: ClassVar[list[bool]] = []
+
+    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+        self.seen.append(scene.has_residual)
+        return super().encode(x, scene)
+
+
+@pytest.mark.parametrize("numel", [300, 301], ids=["kept in the sum space", "kept in the tensor's own"])
+def test_stages_know_that_a_residual_enters(numel: int) -> None:
+    codec, slots = Codec((WatchedFFT(chunk=64), TopK(density=0.1))), None
+    WatchedFFT.seen.clear()
+    for step in range(3):
+        slots = simulate(codec, gradients(2, (numel,), seed=step), slots=slots, step=step, reduction="gathered").slots
+    assert WatchedFFT.seen == [False] * 2 + [True] * 4

@@ -22,7 +22,7 @@ from thinwire.core.reducers.pipelined import exchange_bytes
 from thinwire.core.settings import Delay, Feedback, Setting
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import COMPOSER, InputStage, Stage, Transform, may_code, shares_context
+from thinwire.core.stage import COMPOSER, DeliveryStage, InputStage, Stage, Transform, may_code, shares_context
 from thinwire.core.text import parse_links
 from thinwire.errors import CodecError
 
@@ -127,11 +127,12 @@ class Codec:
     def residual_in_sum_space(self, spec: Spec) -> bool:
         """Whether a residual is kept in the space where sums are taken, which saves its way back and in again.
 
-        Every transform must be an isometry that neither adds nor takes away elements.
+        Every transform must be an isometry that neither adds nor takes away elements, and no stage may work on what
+        enters or was delivered: both are said in the tensor's own space.
         """
         fixed = bool(self.transforms and self.coders) and all(stage.isometry for stage in self.transforms)
-        enters = any(isinstance(stage, InputStage) for stage in self.stages)
-        return fixed and not enters and self.beta == 1.0 and self.sum_spec(spec).numel == spec.numel
+        asked = any(isinstance(stage, (InputStage, DeliveryStage)) for stage in self.stages)
+        return fixed and not asked and self.beta == 1.0 and self.sum_spec(spec).numel == spec.numel
 
     def wire_bytes(self, numel: "int | Sequence[int]", world_size: int, reduction: str | None = None) -> Size:
         """Bytes a rank sends to average a tensor (given by its length or shape) once the chain has started up.

@@ -89,7 +89,7 @@ class Step:
             self.given = plus(Source(self.flat), residual)
             return self.given
         for link in self.links:
-            link.scene.has_residual = self.had_residual
+            link.scene.has_residual = self.had_residual or self.carried is not None
         entering = self._entering(residual)
         memory = self.turn.alone(self.flat) if self._share_is_kept() else self.turn.empty(self.flat)
         share = (Share if self.route.share else Undivided)(flat, self.turn.ranks, memory)
