@@ -120,17 +120,18 @@ def test_fast_paths_change_nothing(row: str, long: bool, monkeypatch: pytest.Mon
 def test_fast_paths_find_what_is_not_finite(row: str, poison: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With them or without, the same ranks skip the same step."""
 
-    def finite() -> list[object]:
-        codec, slots, seen = thinwire.Codec.parse(row), None, list[object]()
+    def finite(reduction: str | None) -> list[object]:
+        slots, seen = None, list[object]()
         for step in range(9 if "pca" in row else 3):
             given = gradients(3, SHAPES[0], seed=step)
             if step % 3 == 1:
                 given[step % 2].view(-1)[70 * step] = poison
-            outcome = simulate(codec, given, slots=slots, step=step)
+            outcome = simulate(row, given, slots=slots, step=step, reduction=reduction)
             slots = outcome.slots
             seen.append([*(bool(torch.isfinite(mean).all()) for mean in outcome.means), *(s.steps for s in slots)])
         return seen
 
-    fast = finite()
+    ways = reductions(thinwire.Codec.parse(row))
+    fast = [finite(reduction) for reduction in ways]
     without_fast_paths(monkeypatch)
-    assert finite() == fast
+    assert [finite(reduction) for reduction in ways] == fast
