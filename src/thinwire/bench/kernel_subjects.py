@@ -11,6 +11,7 @@ from torch import Tensor
 
 from thinwire import Codec, Importance, Integers, Scene, Spec
 from thinwire.core.ops import AllReduce, Rounds
+from thinwire.core.source import Source
 
 EAGER = "QSGD in eager torch (int8)"
 MASK = "iwp: importance mask (density=1/64)"
@@ -76,13 +77,13 @@ def _integers(x: Tensor, out: Tensor) -> Subject:
 
     def encode() -> Any:
         scene.buffers.reset()  # as before every step
-        scene.context = _alone(stage.agree(x, scene))
+        scene.context = _alone(stage.agree(Source(x), scene))
         return stage.encode(x, scene)
 
     encoded = encode()
     return Subject(
         encode,
-        lambda: stage.decode(encoded, scene, out, add=True),
+        lambda: stage.decode(encoded, scene, out, "add"),
         8 * encoded.values.numel() * encoded.values.element_size() / x.numel(),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 from thinwire import PRESETS, STAGES, Codec, CodecError, Spec, Stage, ThinwireError
 from thinwire.core.options import print_value
 from thinwire.core.reducers import choose_reduction, rounds_of
+from thinwire.core.settings import Setting
 
 SAMPLE = (1000, 1000)  # numbers of a matrix, of which a codec's bits are told
 RANKS = 4
@@ -40,7 +41,7 @@ def first_sentence(thing: Any) -> str:
     return re.split(r"(?<!et al)\.(?: (?=[A-Z])|$)", text)[0]  # names of authors are no end of a sentence
 
 
-def _stage_options(stage: type[Stage]) -> list[dict[str, str]]:
+def _stage_options(stage: type[Stage] | type[Setting]) -> list[dict[str, str]]:
     return [
         {
             "name": f.name,
