@@ -23,7 +23,7 @@ LAYERS = (
     {"presets"},
     {"worlds"},
     {"ddp", "tuning"},
-    {"api"},
+    {"api", "extend"},
     {FACADE},
     {"lab", "recipes", "bench", "compare", "report"},
     {"cli"},
