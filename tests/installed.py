@@ -35,7 +35,8 @@ def install(
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
     (metadata / "entry_points.txt").write_text(f"[thinwire.stages]\n{name} = {module}:{value}\n")
     monkeypatch.syspath_prepend(str(place))
-    monkeypatch.setitem(NAMES, name, None)  # so that what the test loads is forgotten when it ends
-    monkeypatch.delitem(NAMES, name)
+    if name not in NAMES:  # what the test loads is forgotten when it ends
+        monkeypatch.setitem(NAMES, name, None)
+        monkeypatch.delitem(NAMES, name)
     monkeypatch.setitem(sys.modules, module, ModuleType(module))
     monkeypatch.delitem(sys.modules, module)

@@ -5,13 +5,23 @@ from typing import Annotated
 
 import typer
 
+from thinwire.cli.completion import complete_baseline, complete_codec, complete_codecs
+
 CodecsOption = Annotated[
-    str | None, typer.Option(help="Codecs, separated by commas or semicolons outside of parentheses.")
+    str | None,
+    typer.Option(
+        help="Codecs, separated by commas or semicolons outside of parentheses.", autocompletion=complete_codecs
+    ),
 ]
-MoreOption = Annotated[list[str] | None, typer.Option(help="One more codec; may be repeated.")]
+MoreOption = Annotated[
+    list[str] | None, typer.Option(help="One more codec; may be repeated.", autocompletion=complete_codec)
+]
 BaselineOption = Annotated[
     str | None,
-    typer.Option(help="PyTorch's own ways: ddp, torch-fp16, torch-bf16, torch-powersgd(rank=4); headroom."),
+    typer.Option(
+        help="PyTorch's own ways: ddp, torch-fp16, torch-bf16, torch-powersgd(rank=4); headroom.",
+        autocompletion=complete_baseline,
+    ),
 ]
 OrLoopbackOption = Annotated[
     bool, typer.Option("--or-loopback", help="Where links cannot be shaped, say so and use plain loopback.")

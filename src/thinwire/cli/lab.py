@@ -29,7 +29,8 @@ def run(
 ) -> None:
     """Run a training script, unchanged, under torchrun on hosts joined by thin links.
 
-    The exit code is the script's. Nothing is left behind, however it ends.
+    Says on standard error what is made and what each host runs, before the script starts. The exit code is the
+    script's. Nothing is left behind, however it ends.
 
     Examples:
 
@@ -41,7 +42,10 @@ def run(
     from thinwire.lab import run as run_in_lab
 
     argv = script[1:] if script[0] == "--" else script
-    raise typer.Exit(run_in_lab(LabSpec(hosts=hosts, links=link, latency=latency), argv, procs_per_host))
+    spec = LabSpec(hosts=hosts, links=link, latency=latency)
+    raise typer.Exit(
+        run_in_lab(spec, argv, procs_per_host, tell=lambda line: typer.echo(f"thinwire: {line}", err=True))
+    )
 
 
 @lab_app.command("test")
@@ -80,6 +84,10 @@ def clean() -> None:
     """End what labs of launchers that were killed left running.
 
     Every new lab does the same; labs that are in use are never touched.
+
+    Example:
+
+      thinwire lab clean
     """
     from thinwire.lab import remove_leftovers
 
