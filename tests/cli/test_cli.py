@@ -20,9 +20,11 @@ def invoke(*arguments: str, code: int = 0) -> str:
     return result.output
 
 
-def test_help_does_not_load_torch() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["codecs"], ["compare", "--help"]])
+def test_help_and_the_short_list_do_not_load_torch(arguments: list[str]) -> None:
     code = (
-        "import sys\nfrom thinwire.cli import app\nassert 'torch' not in sys.modules and 'rich.live' not in sys.modules"
+        f"import sys\nfrom thinwire.cli import app\napp({arguments}, standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules and 'rich.live' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

@@ -49,7 +49,8 @@ def codecs(
 ) -> None:
     """Show which codecs to start from, list all of them, or explain one.
 
-    The explanation of a chain says what each stage does, where sums are taken, what travels, and how many bytes.
+    An explanation says what each stage does, where sums are taken, what
+    travels, and how many bytes.
 
     Examples:
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -14,10 +14,10 @@ from thinwire.cli.layout import columns, marks, terminal_width, wrapped
 
 
 class Check(NamedTuple):
-    """One line of the diagnosis: `state` is ok, warning or error; `purpose` is what the thing checked is needed for."""
+    """One line of the diagnosis; `purpose` is what the thing that was checked is needed for."""
 
     name: str
-    state: str
+    state: Literal["ok", "warning", "error"]
     text: str
     purpose: str = ""
 
@@ -25,8 +25,8 @@ class Check(NamedTuple):
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Say what this machine has, what it is ready for and what is missing.
 
-    Looks at versions, compiled kernels, backends, thin links and reports. The exit code is 1 if gradients cannot be
-    exchanged here at all, else 0.
+    Looks at versions, backends, compiled kernels, thin links and reports.
+    The exit code is 1 if processes cannot be connected at all, else 0.
 
     Examples:
 

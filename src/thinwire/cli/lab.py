@@ -29,8 +29,8 @@ def run(
 ) -> None:
     """Run a training script, unchanged, under torchrun on hosts joined by thin links.
 
-    Says on standard error what is made and what each host runs, before the script starts. The exit code is the
-    script's. Nothing is left behind, however it ends.
+    Says first, on standard error, what is made and what each host runs.
+    The exit code is the script's. Nothing is left behind, however it ends.
 
     Examples:
 
