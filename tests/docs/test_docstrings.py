@@ -12,8 +12,8 @@ from tests.docs.pages import prelude_of
 from tests.docs.test_blocks import elsewhere as elsewhere
 
 ENTRANCES = ("attach", "average", "average_gradients", "simulate", "Codec", "Plan", "Slot")
-EXPLAINED = (*ENTRANCES, "Rule", "Outcome", "GradientState", "Codec.parse", "Codec.encode", "Codec.decode")
-EXPLAINED += ("Codec.wire_bytes", "Plan.parse", "Plan.decide")
+METHODS = ("Codec.parse", "Codec.encode", "Codec.decode", "Codec.wire_bytes", "Plan.parse", "Plan.decide")
+EXPLAINED = (*ENTRANCES, *METHODS, "Rule", "Outcome", "GradientState")
 MENTIONED = ("use", "log_to", "load_state_dict", "load_distributed")  # methods of Handle
 
 
