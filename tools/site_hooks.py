@@ -8,6 +8,9 @@
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,6 +18,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from thinwire import Stage
+from thinwire.core.options import print_value
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -36,10 +42,12 @@ INTERNAL = {
     "Handle": "__init__|enter|on_bucket|engine",
     "Slot": "open|hold|rescale",
 }
+ENDLESS = 1e9  # an upper limit of this size is none that anyone meets
 LINK = re.compile(r"(?P<text>\]\()(?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?(?=\))")
 GROUP = re.compile(r"^\*\*(?P<title>.+)\*\*$")
 BULLET = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<target>[^)#]+)\)")
 SECTION = re.compile(r"^## (?P<title>.+)$")
+MODULE = re.compile(r"^### `(?P<module>[\w.]+)`$")  # names below it are not those of `thinwire` itself
 NAMED = re.compile(r"^\| `(?P<name>\w+)` \|", re.MULTILINE)  # a row of the reference
 ROW = re.compile(r"^ *\|.*$", re.MULTILINE)
 CODE = re.compile(r"`[^`\n]*`")
@@ -79,7 +87,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = page.file.src_uri
     source = PROJECT.get(here, DOCS / here)
     if here == "reference.md":
-        markdown = NAMED.sub(r"| [`\g<name>`][thinwire.\g<name>] |", markdown)
+        paths = {path.rpartition(".")[2]: path for names in api_sections().values() for path in names}
+        markdown = NAMED.sub(lambda row: f"| [`{row['name']}`][{paths[row['name']]}] |", markdown)
 
     def rewritten(link: re.Match[str]) -> str:
         path = site_path(source, link["target"])
@@ -110,13 +119,15 @@ def site_path(source: Path, target: str) -> str:
 
 
 def api_sections() -> dict[str, list[str]]:
-    """The sections of the reference and the names that their tables list."""
+    """The sections of the reference and the names that their tables list, with their modules."""
     sections: dict[str, list[str]] = {}
     for line in REFERENCE.read_text(encoding="utf-8").splitlines():
         if section := SECTION.match(line):
-            names = sections[section["title"]] = []
+            module, names = "thinwire", sections.setdefault(section["title"], [])
+        elif found := MODULE.match(line):
+            module = found["module"]
         elif row := NAMED.match(line):
-            names.append(row["name"])
+            names.append(f"{module}.{row['name']}")
     return sections
 
 
@@ -128,8 +139,32 @@ def api_page(title: str, names: list[str]) -> str:
     return "\n\n".join([f"# {title}", *(api_entry(name) for name in names)]) + "\n"
 
 
-def api_entry(name: str) -> str:
+def api_entry(path: str) -> str:
+    """The docstring, with signature and members; a stage has a table of its options instead."""
+    module, _, name = path.rpartition(".")
+    thing = getattr(import_module(module), name)
     hidden = f', "!^({INTERNAL[name]})$"' if name in INTERNAL else ""
-    called = str(name != "Handle").lower()  # `attach` makes handles, so their signature explains nothing
-    options = (f'filters: ["!^_"{hidden}]', f"show_signature: {called}", f"merge_init_into_class: {called}")
-    return "\n      ".join((f"::: thinwire.{name}\n    options:", *options))
+    is_stage = isinstance(thing, type) and issubclass(thing, Stage) and thing is not Stage
+    called = str(name != "Handle" and not is_stage).lower()  # `attach` makes handles: their signature explains nothing
+    options = [f'filters: ["!^_"{hidden}]', f"show_signature: {called}", f"merge_init_into_class: {called}"]
+    options += ["members: false", "show_labels: false"] if is_stage else []
+    entry = "\n      ".join((f"::: {path}\n    options:", *options))
+    return f"{entry}\n\n{option_table(thing)}" if is_stage else entry
+
+
+def option_table(stage: Any) -> str:
+    """Name, default and meaning of a stage's options, as they are written in chains."""
+    rows = []
+    for option in fields(stage):
+        default = "" if option.default is MISSING else f"`{print_value(option.default)}`"
+        rows.append(f"| `{option.name}` | {default} | {option.metadata.get('help', '')}{limits(option.metadata)} |")
+    head = f"In chains: `{stage.name}`" + (
+        ", with these options:\n\n| option | default | meaning |\n|---|---|---|" if rows else ""
+    )
+    return "\n".join([head, *rows])
+
+
+def limits(rule: Mapping[str, Any]) -> str:
+    if "choices" in rule:
+        return f" ({', '.join(rule['choices'])})"
+    return f" ({rule['low']:g} to {rule['high']:g})" if rule.get("high", ENDLESS) < ENDLESS else ""

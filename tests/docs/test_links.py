@@ -35,14 +35,15 @@ ITEM = re.compile(r"^ {0,3}(?:[-*]|\d+\.) ")
 
 
 def crowded_lists(text: str) -> list[int]:
-    """Lines on which a list begins right below a paragraph: GitHub shows a list there, the site shows a paragraph."""
+    """Items right below a paragraph, outside or inside a list: GitHub shows an item there, the site shows text."""
     lines, faults = [*FENCED.sub(lambda block: "\n" * block[0].count("\n"), text).splitlines()], []
-    inside = False
+    inside = parted = False  # in a list; behind an empty line in its item
     for at, line in enumerate(lines):
         begins = bool(ITEM.match(line))
-        if begins and not inside and at > 0 and lines[at - 1].strip():
+        if begins and (not inside or parted) and at > 0 and lines[at - 1].strip():
             faults.append(at + 1)
         inside = begins or (inside and (not line.strip() or line.startswith("  ")))
+        parted = inside and not begins and (parted or not line.strip())
     return faults
 
 
@@ -53,6 +54,7 @@ def test_lists_begin_behind_an_empty_line(page: Path) -> None:
 
 def test_a_crowded_list_is_found() -> None:
     assert crowded_lists("Text:\n- one\n- two\n") == [2]
+    assert crowded_lists("- one\n\n    more\n- two\n") == [4]
     assert crowded_lists("Text:\n\n- one\n  more\n- two\n\n```sh\nx\n- y\n```\n") == []
 
 
