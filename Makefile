@@ -23,7 +23,7 @@ pytest: $(STAMP)
 
 # Warnings are errors: dead links and anchors, pages that no list names, docstrings that explain unknown arguments.
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(BIN)/python tools/check_site.py build/site
 
 install: $(STAMP)

@@ -47,7 +47,7 @@ setTimeout(() => {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     ended = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

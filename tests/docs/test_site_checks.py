@@ -1,6 +1,9 @@
 """The checks of the built site find what they are for, and the site takes in all that pages link."""
 
+import re
 import runpy
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,6 +55,18 @@ def test_bars_in_code_lose_their_backslash_in_tables_only() -> None:
     hooks = runpy.run_path(str(ROOT / "tools" / "site_hooks.py"))
     table = "| `a \\| b` | c \\| d |\n\n`a \\| b`"
     assert hooks["unescaped"](table) == "| `a | b` | c \\| d |\n\n`a \\| b`"
+
+
+def test_a_warning_fails_make_docs(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    (command,) = re.findall(r"^\t.*-m (mkdocs .*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[a page](gone.md)")
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\ntheme: {name: mkdocs}\n")
+    words = [sys.executable, "-m", *shlex.split(command)]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert "gone.md" in ended.stderr
 
 
 def test_a_folder_without_a_site_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
