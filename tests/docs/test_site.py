@@ -58,7 +58,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("page", "width", "title", "heading", "query", "found"),
     [
         ("index.html", 1280, "thinwire", "install", "draining", "GradiVeQ"),
-        ("index.html", 390, "thinwire", "install", "draining", "GradiVeQ"),
         ("api/functions-and-classes.html", 1280, "Functions and classes", "thinwire.attach", "headroom", "attach"),
         (
             "systems/gradiveq.html",
