@@ -2,15 +2,16 @@
 # make bench   how fast it is on this machine, beside what it should reach
 # make comparison    the same at length, three seeds, about an hour: docs/results
 # make test    everything a change must pass; make check    the fast part of it, without the tests
+# make docs    the documentation as a site, in build/site
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 TREES := $(wildcard src tests benchmarks examples)
 
-.PHONY: demo comparison bench test check pytest install clean
+.PHONY: demo comparison bench test check docs pytest install clean
 
-test: check pytest
+test: check docs pytest
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -19,6 +20,11 @@ check: $(STAMP)
 
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+# Warnings are errors: dead links and anchors, pages that no list names, docstrings that explain unknown arguments.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python tools/check_site.py build/site
 
 install: $(STAMP)
 
@@ -53,7 +59,7 @@ comparison: $(STAMP)
 # Editable: Python sources are used in place; what is compiled or declared is installed anew when it changes.
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt src/thinwire/_version.py native $(wildcard native/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
 	$(BIN)/python -c 'import thinwire._native'
 	touch $@
 

@@ -23,7 +23,20 @@ from thinwire.errors import CodecError
 
 @dataclass(frozen=True)
 class Codec:
-    """An immutable chain of stages; `Codec()` is `none`, which averages uncompressed."""
+    """An immutable chain of stages; `Codec()` is `none`, which averages uncompressed.
+
+    Args:
+        stages: The stages in the order in which they encode. An impossible chain is a `CodecError`.
+
+    Examples:
+        >>> codec = thinwire.Codec.parse("topk(density=1/64) | rangefloat(bits=8)")
+        >>> codec == thinwire.TopK(density=1 / 64) | thinwire.RangeFloat(bits=8)
+        True
+        >>> gradient = torch.randn(10_000)
+        >>> message = codec.encode(gradient)
+        >>> codec.decode(message, numel=gradient.numel()).shape
+        torch.Size([10000])
+    """
 
     stages: tuple[Stage, ...] = ()
 
@@ -32,7 +45,11 @@ class Codec:
 
     @staticmethod
     def parse(text: "str | Codec | Stage") -> "Codec":
-        """The chain that a text names: `Codec.parse("pca(ratio=8) | qsgd(bits=4)")`; codecs pass through."""
+        """The chain that a text names: `Codec.parse("pca(ratio=8) | qsgd(bits=4)")`.
+
+        Args:
+            text: Stages and presets with their options, joined by `|`. A codec or a stage is taken as it is.
+        """
         return text if isinstance(text, Codec) else Codec(_stages_of(text))
 
     def __or__(self, other: "Stage | Codec | str") -> "Codec":
@@ -134,10 +151,17 @@ class Codec:
         return there and not asked and self.beta == 1.0 and self.sum_spec(spec).numel == spec.numel
 
     def wire_bytes(self, numel: "int | Sequence[int]", world_size: int, reduction: str | None = None) -> Size:
-        """Bytes a rank sends to average a tensor (given by its length or shape) once the chain has started up.
+        """Bytes that a rank sends to average one tensor, once the chain has started up.
 
-        By itself, that is: in DDP, a short tensor takes the reduction of the long ones that it travels with.
-        Exact for chains of fixed size; `.exact` is False where it is an expectation.
+        In DDP, a short tensor takes the reduction of the long ones that it shares collectives with.
+
+        Args:
+            numel: The number of elements, or the shape.
+            world_size: The number of ranks.
+            reduction: `"summed"`, `"sharded"`, `"gathered"` or `"ring"`; None takes the cheapest.
+
+        Returns:
+            The size; `.exact` is False where it is an expectation.
         """
         from thinwire.core.parts import question_bytes
         from thinwire.core.reduce import choose_reduction, reduction_bytes
@@ -165,7 +189,12 @@ class Codec:
     ) -> Tensor:
         """The tensor as one self-contained message (uint8); for chains whose stages need no agreement.
 
-        A message of fixed size goes into `out` if that is given: memory that is kept from step to step.
+        Args:
+            tensor: What to encode.
+            out: Memory for a message of fixed size, so that it can be reused.
+            seed: Seed of random rounding.
+            step: The step, so that every step rounds differently.
+            rank: The rank, so that every rank rounds differently.
         """
         self._require_self_contained()
         x = tensor.detach().reshape(-1).to(torch.float32).contiguous()
@@ -192,7 +221,14 @@ class Codec:
             )
 
     def decode(self, message: Tensor, numel: int, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """The numbers of a message, written (or added) into `out` if given; malformed bytes raise WireError."""
+        """The elements of a message; malformed bytes raise `WireError`.
+
+        Args:
+            message: What `encode` gave.
+            numel: The number of elements that were encoded.
+            out: A tensor for the result; None makes one.
+            add: Add to `out` instead of overwriting it.
+        """
         self._require_self_contained()
         _check_buffers(message, numel, out)
         if out is None:

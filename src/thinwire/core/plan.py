@@ -22,7 +22,15 @@ _RULE_KEYS = ("match", "codec", "dim", "min_numel", "max_numel", "dtype", "small
 class Rule:
     """A codec for the parameters that match; the first matching rule of a plan decides.
 
-    Parameters of one dimension and small ones travel uncompressed, whatever the codec, unless `small` is True.
+    Args:
+        codec: The codec, or its text.
+        match: A shell pattern of parameter names, such as `"layer?.*.weight"`.
+        dim: Only parameters with this many dimensions.
+        min_numel: Only parameters with at least this many elements.
+        max_numel: Only parameters with at most this many elements.
+        dtype: Only parameters of this type, such as `"float32"`.
+        small: Compress also parameters of one dimension and those with fewer than 1,024 elements, which otherwise stay
+            uncompressed.
     """
 
     codec: Codec  # or what Codec.parse takes
@@ -78,7 +86,17 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """An ordered list of rules; what no rule matches travels uncompressed."""
+    """An ordered list of rules; a parameter that no rule matches stays uncompressed.
+
+    Args:
+        rules: The first rule that matches a parameter decides.
+
+    Examples:
+        >>> plan = thinwire.Plan.parse({"*embed*": "qsgd(bits=4)", "*": "powersgd(rank=4)"})
+        >>> decision = plan.decide("layer1.weight", (512, 512))
+        >>> print(decision.codec, "because of", decision.why)
+        powersgd(rank=4) because of rule '*'
+    """
 
     rules: tuple[Rule, ...] = ()
 
@@ -92,8 +110,12 @@ class Plan:
 
     @staticmethod
     def parse(what: "PlanLike") -> "Plan":
-        """A plan from a codec (for all), a mapping of name patterns to codecs, a list of rules, a file of these, or
-        a printed plan."""
+        """Read a plan.
+
+        Args:
+            what: A codec for all parameters, a mapping of name patterns to codecs, a list of rules, the path of a
+                YAML, TOML or JSON file with one of these, or a printed plan.
+        """
         if isinstance(what, Plan):
             return what
         if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".yaml", ".yml", ".toml", ".json"))):
@@ -112,7 +134,13 @@ class Plan:
         raise CodecError(f"a plan is a codec, a mapping of patterns to codecs, or a file; got {type(what).__name__}.")
 
     def decide(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Decision:
-        """The codec for one parameter."""
+        """The codec for one parameter, and why it was chosen.
+
+        Args:
+            name: The parameter's name.
+            shape: Its shape.
+            dtype: Its type.
+        """
         for rule in self.rules:
             if rule.applies(name, shape, dtype):
                 return Decision(name, tuple(shape), *_exempted(rule, shape, dtype))

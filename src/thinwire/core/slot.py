@@ -17,11 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass
 class Slot:
-    """What a segment remembers between steps. A new one is empty; `average` fills it at the first step.
+    """What one tensor's codec remembers between steps. A new slot is empty; `average` fills it at the first step.
 
-    `chain` and `shape` say whom it belongs to; `notes` are counts of the last step (saturated values, ...). `dial`
-    is the user's, equal on all ranks: 0.5 halves what stages with a dial drop, 0 makes them drop nothing. The residual
-    is `held` as it is, or `behind` the chain's orthonormal stages: `residual` brings it back for whoever asks.
+    Give every tensor its own slot, and keep it between steps. All arguments but `dial` are for restoring a slot;
+    `from_state_dict` does it.
+
+    Args:
+        chain: The codec that the slot belongs to, as text.
+        shape: The shape of the tensor that it belongs to.
+        states: The state of each stage.
+        held: The residual as it is stored. Read `residual` instead.
+        steps: Steps averaged so far.
+        notes: Figures of the last step, such as the number of saturated values.
+        dial: Set by the user, equal on all ranks: 0.5 halves what stages with a dial drop, 0 makes them drop nothing.
+        behind: Whether `held` is stored transformed, behind the chain's orthonormal stages.
+
+    Examples:
+        >>> slots = [thinwire.Slot(), thinwire.Slot()]
+        >>> gradients = [torch.randn(1_000), torch.randn(1_000)]
+        >>> for step in range(3):
+        ...     outcome = thinwire.simulate("topk(density=0.1)", gradients, slots=slots, step=step)
+        >>> slots[0].residual.shape  # what rank 0 has not delivered yet
+        torch.Size([1000])
     """
 
     chain: str = ""

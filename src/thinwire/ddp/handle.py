@@ -41,7 +41,19 @@ class Load:
 
 
 class Handle:
-    """The plan in force, its metrics, and the state that belongs into checkpoints."""
+    """What `attach` returns: the plan in force, its metrics, and the state that belongs into checkpoints.
+
+    `attach` makes it; its arguments are explained there. `on_step` is a list of functions that are called with the
+    metrics after each step.
+
+    Examples:
+        >>> handle = thinwire.attach(ddp_model, "qsgd")
+        >>> handle.on_step.append(lambda metrics: print(metrics["bytes_sent"]))
+        >>> handle.use("powersgd(rank=4)")  # from the next step on
+        >>> saved = handle.state_dict()
+        >>> handle.load_state_dict(saved)
+        >>> handle.close()
+    """
 
     def __init__(
         self,
@@ -118,7 +130,7 @@ class Handle:
         return report_table(self)
 
     def log_to(self, writer: Any, prefix: str = "thinwire") -> None:
-        """Write every step's numbers to a TensorBoard SummaryWriter (or anything with add_scalar)."""
+        """Write every step's numbers to `writer`, a SummaryWriter or any object with add_scalar, as `prefix`/name."""
         from thinwire.ddp.showing import scalars
 
         def write(metrics: dict[str, Any]) -> None:
@@ -128,7 +140,10 @@ class Handle:
         self.on_step.append(write)
 
     def use(self, plan: PlanLike) -> None:
-        """Another codec or plan from the next step on; call it on all ranks after the same step."""
+        """Use another `plan` (all that `attach` takes) from the next step on; call it on all ranks after the same step.
+
+        Residuals stay, and the new codec delivers them.
+        """
         new = Plan.parse(plan)
         check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step})
         before = self.engine.plan
@@ -154,13 +169,16 @@ class Handle:
         return whole
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a run stopped; nothing changes if the checkpoint does not fit."""
+        """Go on from `saved`, which `state_dict` gave on this rank or `full_state_dict` on any rank.
+
+        Nothing changes if it does not fit.
+        """
         load_engine(self.engine, self._world, saved)
         self._take_slot()
 
     def load_distributed(self, folder: str | Path, key: str = "thinwire") -> None:
-        """Go on from a torch.distributed.checkpoint in which `state_dict()` was saved under `key`, by any number of
-        ranks."""
+        """Go on from a torch.distributed.checkpoint in `folder`, in which `state_dict()` was saved under `key`, by any
+        number of ranks."""
         self.load_state_dict(read_distributed(folder, key, self._world))
 
     def close(self) -> None:

@@ -29,12 +29,35 @@ def attach(
 ) -> Handle:
     """Compress the gradients of a DistributedDataParallel model from its next backward on.
 
-    `plan` is a preset or chain as text, a Codec, a mapping of parameter patterns to codecs, a file, or a Plan.
-    `start` leaves the first steps uncompressed; `check=N` compares the results of all ranks every N steps;
-    `scaler` is the GradScaler whose loss scale the residuals must follow; `headroom` sends nothing at all, to show
-    the best that any codec could reach. A peer that stays silent for `timeout` (that of the model's group if None)
-    is an error; while nothing is compressed, DDP averages by itself, and its group's timeout holds. The handle reports,
-    swaps codecs, saves and loads.
+    All ranks of the model's process group call it with equal arguments. A difference is an error that names the ranks.
+
+    Args:
+        model: The DDP model. It must not have another communication hook.
+        plan: A preset or chain as text, a `Codec`, a mapping of parameter patterns to codecs, the path of a plan file,
+            or a `Plan`.
+        seed: Seed of all random rounding. Equal seeds give equal results.
+        start: Number of steps at the beginning that stay uncompressed.
+        check: Compare the averaged gradients of all ranks every `check` steps. 0 compares never.
+        scaler: The loop's `GradScaler`. Residuals then follow its loss scale.
+        headroom: Send nothing and average nothing. The step time is then the best that any codec can reach; the model
+            is useless afterwards.
+        lanes: Number of threads that average buckets. Each has its own process group.
+        timeout: A peer that is silent for this long is an error. None takes the timeout of the model's group. While
+            nothing is compressed, DDP itself averages, with the timeout of its group.
+        measure_every: Steps between two measurements of `relative_error`. 0 measures never.
+
+    Returns:
+        A handle that reports metrics, changes the codec, saves and loads.
+
+    Raises:
+        WorldError: The ranks disagree, or the model cannot have a hook.
+        CodecError: The plan or an option cannot work.
+
+    Examples:
+        >>> handle = thinwire.attach(ddp_model, "qsgd")
+        >>> ddp_model(inputs).sum().backward()  # the gradients are averaged, compressed
+        >>> "bytes_sent" in handle.metrics()
+        True
     """
     _check_model(model)
     for name, value, least in (("start", start, 0), ("check", check, 0), ("lanes", lanes, 1)):

@@ -17,7 +17,12 @@ from thinwire.worlds.distributed import Distributed
 
 
 class GradientState:
-    """What `average_gradients` remembers between steps: one a model; save it with the model."""
+    """What `average_gradients` remembers between steps: one for each model; save it with the model.
+
+    Args:
+        seed: Seed of random rounding; equal on all ranks.
+        group: The process group; None takes the default one.
+    """
 
     def __init__(self, *, seed: int = 0, group: dist.ProcessGroup | None = None) -> None:
         self.seed = seed
@@ -67,8 +72,18 @@ class GradientState:
 def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) -> None:
     """Replace every parameter's gradient by its mean over the ranks, compressed as the plan says.
 
-    Call it between backward() and optimizer.step(), on all ranks, with parameters that got no gradient on this rank
-    counted as zero.
+    Call it between backward() and optimizer.step(), on all ranks. A parameter without a gradient on this rank counts
+    as zero.
+
+    Args:
+        model: The model; not wrapped in DDP.
+        plan: What `attach` takes: a codec, a mapping of parameter patterns to codecs, a file or a `Plan`.
+        state: What is remembered between steps. Keep it as long as the model.
+
+    Examples:
+        >>> state = thinwire.GradientState()
+        >>> net(inputs).sum().backward()
+        >>> thinwire.average_gradients(net, "qsgd", state)
     """
     world = Distributed(state.group)
     trained = [(name, p) for name, p in parameter_names(model) if p.requires_grad]

@@ -55,10 +55,28 @@ def average(
     weights: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The mean of `tensor` over a process group (the default one if None), through a chain.
+    """The mean of one tensor over the ranks of a process group, compressed by a codec.
 
-    Keep the slot between steps: it holds residuals and bases. `seed` and `step` must be equal on all ranks. The mean
-    goes into `out` if that is given (it may be the tensor itself), else into memory of its own.
+    All ranks call it with tensors of equal shape and type, and get the same bits.
+
+    Args:
+        tensor: This rank's tensor.
+        codec: The codec, or its text; equal on all ranks.
+        slot: The codec's memory for this tensor. Keep it between steps: it holds residuals and bases. None forgets.
+        group: The process group; None takes the default one.
+        seed: Seed of random rounding; equal on all ranks.
+        step: The number of the step; equal on all ranks.
+        reduction: `"summed"`, `"sharded"`, `"gathered"` or `"ring"`; None takes the cheapest.
+        weights: The parameter's values, for codecs that compare gradients with them (`iwp`).
+        out: A tensor for the mean, which may be `tensor` itself; None makes one.
+
+    Returns:
+        The mean, equal on all ranks.
+
+    Examples:
+        >>> slot = thinwire.Slot()
+        >>> for step in range(3):
+        ...     mean = thinwire.average(gradient, "topk(density=0.1)", slot=slot, step=step)
     """
     if out is not None and (out.shape != tensor.shape or out.dtype != tensor.dtype or out.device != tensor.device):
         raise CodecError(

@@ -31,7 +31,13 @@ T = TypeVar("T")
 
 @dataclass
 class Outcome:
-    """What a simulated step gave: one mean a rank, the bytes each put on the wire, and the slots for the next."""
+    """The result of a simulated step.
+
+    Args:
+        means: The mean that each rank got; all are equal.
+        sent: The bytes that each rank sent.
+        slots: The slots for the next step.
+    """
 
     means: list[Tensor]
     sent: list[int]
@@ -48,9 +54,29 @@ def simulate(
     reduction: str | None = None,
     weights: Tensor | None = None,
 ) -> Outcome:
-    """Average one tensor a rank through a chain, all ranks in this process.
+    """Average one tensor for each rank through a codec, all ranks in this process.
 
-    Pass the outcome's slots to the next step: they hold residuals and bases, and are updated in place.
+    It runs the code that `average` runs over torch.distributed.
+
+    Args:
+        codec: The codec, or its text.
+        gradients: One tensor for each rank, all of the same shape and type.
+        slots: The slots of the step before: they hold residuals and bases, and are updated in place. None begins anew.
+        seed: Seed of random rounding.
+        step: The number of the step.
+        reduction: `"summed"`, `"sharded"`, `"gathered"` or `"ring"`; None takes the cheapest.
+        weights: The parameter's values, for codecs that compare gradients with them (`iwp`).
+
+    Returns:
+        The mean that each rank got, the bytes that each rank sent, and the slots for the next step.
+
+    Examples:
+        >>> gradients = [torch.randn(256, 512) for _ in range(4)]
+        >>> outcome = thinwire.simulate("qsgd(bits=4)", gradients)
+        >>> torch.equal(outcome.means[0], outcome.means[3])
+        True
+        >>> outcome.sent[0] < 256 * 512 * 4  # bytes
+        True
     """
     codec = Codec.parse(codec)
     ranks = len(gradients)
