@@ -225,17 +225,11 @@ def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> lis
     scenes = []
     for i in range(len(codec.stages)):
         first = bool(codec.working) and i == codec.working[0]
-        flat = _flat_weights(weights, slot.shape) if first and weights is not None else None
+        flat = weights.detach().reshape(-1).float() if first and weights is not None else None
         scene = Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, notes=notes)
         scene.weights, scene.dial, scene.buffers = flat, slot.dial, turn.buffers
         scenes.append(scene)
     return scenes
-
-
-def _flat_weights(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if tuple(weights.shape) != shape:
-        raise CodecError(f"weights must have the gradient's shape {shape}; got {tuple(weights.shape)}.")
-    return weights.detach().reshape(-1).float()
 
 
 def _given(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire.core.inputs import check_dense, check_floats, check_separate
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import STEADY, Scene, Stage
 from thinwire.core.text import parse_links
@@ -168,6 +169,7 @@ class Codec:
         A message of fixed size goes into `out` if that is given: memory that is kept from step to step.
         """
         self._require_self_contained()
+        check_floats("the tensor", tensor)
         x = tensor.detach().reshape(-1).to(torch.float32).contiguous()
         links = self._links(x.numel(), seed, step, rank)
         if out is None:
@@ -182,6 +184,7 @@ class Codec:
         return message_size(tuple(self.stages[i] for i in self.working), Spec(numel))
 
     def _check_message(self, out: Tensor, numel: int) -> None:
+        check_dense("out", out)
         size = self.message_bytes(numel)
         if not size.exact:
             raise CodecError(f"messages of {self} vary in size; leave `out` away.")
@@ -234,14 +237,19 @@ def _stages_of(what: "str | Codec | Stage") -> tuple[Stage, ...]:
 
 
 def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
+    check_dense("a message", message)
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise CodecError(f"a message is a flat uint8 tensor; got {message.dtype} of shape {tuple(message.shape)}.")
     if numel < 0:
         raise CodecError(f"numel must be at least 0; got {numel}.")
-    if out is not None and (out.numel() != numel or out.dtype != torch.float32 or out.dim() != 1):
+    if out is None:
+        return
+    check_dense("out", out)
+    if out.numel() != numel or out.dtype != torch.float32 or out.dim() != 1:
         raise CodecError(
             f"out must be a flat float32 tensor of {numel} numbers; got {out.dtype} of shape {tuple(out.shape)}."
         )
+    check_separate("out", out)
 
 
 def check_chain(stages: tuple[Stage, ...]) -> None:

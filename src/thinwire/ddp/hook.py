@@ -8,6 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.handle import Handle, compiled_reducer
+from thinwire.ddp.models import check_parameters, find_ddp
+from thinwire.ddp.names import parameter_names
 from thinwire.ddp.watching import is_watched
 from thinwire.errors import CodecError, WorldError
 
@@ -15,7 +17,7 @@ __all__ = ["Handle", "PlanLike", "attach"]
 
 
 def attach(
-    model: DistributedDataParallel,
+    model: nn.Module,
     plan: PlanLike,
     *,
     seed: int = 0,
@@ -29,6 +31,7 @@ def attach(
 ) -> Handle:
     """Compress the gradients of a DistributedDataParallel model from its next backward on.
 
+    `model` may also be a DDP model inside torch.compile or Lightning Fabric.
     `plan` is a preset or chain as text, a Codec, a mapping of parameter patterns to codecs, a file, or a Plan.
     `start` leaves the first steps uncompressed; `check=N` compares the results of all ranks every N steps;
     `scaler` is the GradScaler whose loss scale the residuals must follow; `headroom` sends nothing at all, to show
@@ -36,6 +39,7 @@ def attach(
     is an error; while nothing is compressed, DDP averages by itself, and its group's timeout holds. The handle reports,
     swaps codecs, saves and loads.
     """
+    model = find_ddp(model)
     _check_model(model)
     for name, value, least in (("start", start, 0), ("check", check, 0), ("lanes", lanes, 1)):
         if value < least:
@@ -61,18 +65,9 @@ def thinwire_hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses
     return state.on_bucket(bucket)
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: DistributedDataParallel) -> None:
     """Refuse what cannot work, with the way out."""
-    if not isinstance(model, DistributedDataParallel):
-        inside = isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel)
-        raise WorldError(
-            f"attach needs a DistributedDataParallel model; got {type(model).__name__}. "
-            + (
-                "Attach before torch.compile(ddp_model)."
-                if inside
-                else "Wrap it first, or use thinwire.average_gradients(model, codec, state) in a loop of your own."
-            )
-        )
+    check_parameters(parameter_names(model.module, model.parameters_to_ignore))
     owner = thinwire_hook.__qualname__ if is_watched(model) else None
     if model.mixed_precision is not None:
         owner = "mixed_precision="

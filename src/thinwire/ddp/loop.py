@@ -7,12 +7,14 @@ import torch.distributed as dist
 from torch import nn
 
 from thinwire._version import __version__
+from thinwire.core.inputs import check_dense
 from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.agreement import check_agreement
 from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.models import check_parameters, check_whole
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, save_engine
-from thinwire.errors import StateError, WorldError
+from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 
 
@@ -72,13 +74,17 @@ def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) ->
     """
     world = Distributed(state.group)
     trained = [(name, p) for name, p in parameter_names(model) if p.requires_grad]
+    if state.engine is None:
+        check_whole(model)
+        check_parameters(trained)
+    for name, parameter in trained:
+        if parameter.grad is not None:
+            check_dense(f"the gradient of {name}", parameter.grad)
     engine = state.bind(trained, Plan.parse(plan), world)
     pieces = []
     for name, parameter in trained:
         if parameter.grad is None:
             parameter.grad = parameter.detach().new_zeros(parameter.shape)
-        if parameter.grad.is_sparse:
-            raise WorldError(f"{name} has a sparse gradient, which thinwire cannot send; use sparse=False.")
         pieces.append(Piece(name, parameter.grad, parameter.detach()))
     engine.average(pieces, world)
     engine.end_step(world.ranks, 0.0)

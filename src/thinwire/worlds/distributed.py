@@ -14,6 +14,7 @@ from thinwire.core.average import Turn
 from thinwire.core.average import average as average_rounds
 from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
+from thinwire.core.inputs import check_floats, check_out, check_weights
 from thinwire.core.ops import (
     AllGather,
     AllReduce,
@@ -32,9 +33,9 @@ from thinwire.core.ops import (
     rounds_in,
     sent_bytes,
 )
-from thinwire.core.slot import Slot
+from thinwire.core.slot import Slot, check_slot
 from thinwire.core.stage import Stage
-from thinwire.errors import CodecError, WorldError
+from thinwire.errors import WorldError
 from thinwire.worlds.exchanges import Exchanges, give_way, split
 from thinwire.worlds.relay import Relay
 
@@ -60,14 +61,15 @@ def average(
     Keep the slot between steps: it holds residuals and bases. `seed` and `step` must be equal on all ranks. The mean
     goes into `out` if that is given (it may be the tensor itself), else into memory of its own.
     """
-    if out is not None and (out.shape != tensor.shape or out.dtype != tensor.dtype or out.device != tensor.device):
-        raise CodecError(
-            f"out must be like the tensor, {tensor.dtype} {tuple(tensor.shape)} on {tensor.device};"
-            f" got {out.dtype} {tuple(out.shape)} on {out.device}."
-        )
+    codec, slot = Codec.parse(codec), check_slot(slot)
+    check_floats("the tensor", tensor)
+    if weights is not None:
+        check_weights(weights, tensor)
+    if out is not None:
+        check_out(out, tensor)
     world = _world(group)
     turn = Turn(world.rank, world.ranks, seed, step, reduction, buffers=world.buffers)
-    return world.drive(average_rounds(Codec.parse(codec), tensor, slot or Slot(), turn, weights, out))
+    return world.drive(average_rounds(codec, tensor, slot, turn, weights, out))
 
 
 _KEPT = threading.local()
