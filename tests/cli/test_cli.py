@@ -45,6 +45,8 @@ def test_version() -> None:
     ("arguments", "complaint"),
     [
         (("codecs", "explain", "qsdg"), "did you mean 'qsgd'"),
+        (("codecs", "explain", " "), "write none for no compression"),
+        (("train", "--codec", ""), "write none for no compression"),
         (("codecs", "explain", "qsgd", "--shape", "a,b"), "a shape is whole numbers"),
         (("codecs", "explain", "qsgd", "--numel", "0"), "at least one number"),
         (("codecs", "explain", "qsgd", "--ranks", "1"), "at least 2 ranks"),

@@ -142,6 +142,11 @@ def test_printed_plans_read_back(made: list[Rule]) -> None:
         (3, "a plan is a codec, a mapping of patterns to codecs, or a file; got int."),
         (None, "got NoneType"),
         ({"*": 3}, "a codec is a text, a stage or a Codec; got int"),
+        ({"*": None}, "a codec is a text, a stage or a Codec; got NoneType; write none for no compression."),
+        ("", "a chain names at least one stage; got ''; write none for no compression."),
+        ([""], "write none for no compression."),
+        ({"*": " "}, "a chain names at least one stage; got ' '; write none for no compression."),
+        ([{"codec": ""}], "write none for no compression."),
         ({"*": "qsdg"}, "there is no stage or preset 'qsdg'"),
         ({3: "qsgd"}, "match must be a pattern of parameter names, as text; got 3"),
         ([{"codec": "qsgd", "layer": "x"}], "a rule has no 'layer'; it takes match, codec, dim, min_numel"),
@@ -168,6 +173,42 @@ def test_files_that_are_not_what_they_seem(name: str, text: str, tmp_path: Path)
         pytest.importorskip("tomllib")
     (tmp_path / name).write_text(text)
     with pytest.raises(CodecError, match=f"{name} is not valid {name.split('.')[1]}: "):
+        Plan.parse(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('rules:\n  - {match: "*", codec: qsgd(bits=4, norm=max)}', "the parentheses of 'qsgd(bits=4' do not match"),
+        ('{"*": qsgd(bits=4, norm=max)}', "the parentheses of 'qsgd(bits=4' do not match"),
+        ("rules: [qsgd(bits=4, norm=max, bucket=64)]", "the parentheses of 'qsgd(bits=4' do not match"),
+        ("- {codec: topk(density=0.1) | rangefloat(bits=8, mantissa=3), dim: 2}", "YAML cuts bare texts at commas"),
+        ("*: qsgd", "expected alphabetic"),
+        ("rules:\n  - match: *.bias\n    codec: none", "expected alphabetic"),
+        ("rules:\n  - {match: [ab].weight, codec: none}", "expected ',' or '}'"),
+    ],
+)
+def test_texts_that_yaml_reads_otherwise_need_quotes(text: str, fault: str, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(CodecError) as caught:
+        Plan.parse(tmp_path / "p.yaml")
+    assert fault in str(caught.value)
+    assert str(caught.value).endswith(
+        'Put quotes around patterns and codecs: {match: "*.weight", codec: "qsgd(bits=4, norm=max)"}.'
+    )
+
+
+def test_bare_texts_that_yaml_reads_rightly_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("""rules: [{match: "*", codec: "qsgd(bits=4, norm=max)"}]""")
+    quoted = Plan.parse(tmp_path / "p.yaml")
+    (tmp_path / "p.yaml").write_text('rules:\n  - match: "*"\n    codec: qsgd(bits=4, norm=max)')
+    assert Plan.parse(tmp_path / "p.yaml") == quoted
+
+
+@pytest.mark.parametrize(("name", "text"), [("p.yaml", '"*":'), ("p.json", '{"*": ""}'), ("p.yaml", "- codec: ''")])
+def test_files_without_a_codec_are_refused(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CodecError, match="write none for no compression"):
         Plan.parse(tmp_path / name)
 
 

@@ -232,7 +232,8 @@ def _stages_of(what: "str | Codec | Stage") -> tuple[Stage, ...]:
     if isinstance(what, Stage):
         return (what,)
     if not isinstance(what, str):
-        raise CodecError(f"a codec is a text, a stage or a Codec; got {type(what).__name__}.")
+        remedy = "; write none for no compression" if what is None else ""
+        raise CodecError(f"a codec is a text, a stage or a Codec; got {type(what).__name__}{remedy}.")
     return tuple(stage for link in parse_links(what) for stage in _stages_of(link))
 
 

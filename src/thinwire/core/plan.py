@@ -1,7 +1,7 @@
 """Which parameter travels through which codec: rules by name, shape, size and type."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,6 +15,7 @@ from thinwire.core.stage import Stage
 from thinwire.errors import CodecError
 
 SMALL = 1024  # numbers below which a tensor is not worth compressing
+_QUOTE = 'Put quotes around patterns and codecs: {match: "*.weight", codec: "qsgd(bits=4, norm=max)"}.'
 _RULE_KEYS = ("match", "codec", "dim", "min_numel", "max_numel", "dtype", "small")
 
 
@@ -184,9 +185,23 @@ def _yaml(text: str) -> Any:
     import yaml  # at use: importing thinwire stays cheap
 
     try:
-        return yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except yaml.YAMLError as reason:
-        raise ValueError(str(reason)) from reason
+        raise ValueError(f"{reason}\n{_QUOTE}") from reason
+    for part in _texts(content):
+        if part.count("(") != part.count(")"):
+            raise ValueError(f"the parentheses of {part!r} do not match; YAML cuts bare texts at commas. {_QUOTE}")
+    return content
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Every text in what a file holds, keys included."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Mapping):
+        yield from (part for item in content.items() for part in _texts(item))
+    elif isinstance(content, Sequence):
+        yield from (part for item in content for part in _texts(item))
 
 
 def _toml(text: str) -> Any:

@@ -93,7 +93,7 @@ class Slot:
 
         if self.held is not None:
             self.held.mul_(factor)
-        for stage, state in zip(Codec.parse(self.chain).stages, self.states, strict=False):
+        for stage, state in zip(Codec.parse(self.chain or "none").stages, self.states, strict=False):
             stage.rescale(state, factor)
 
     def state_dict(self) -> dict[str, Any]:

@@ -26,11 +26,11 @@ _LITERALS = {"true": True, "True": True, "false": False, "False": False, "none":
 
 
 def parse_links(text: str) -> list[Any]:
-    """The stages (or whole presets) that a text names, in order; `none` and the empty text give none."""
+    """The stages (or whole presets) that a text names, in order; `none` names no stage."""
     tokens = _tokens(text)
+    if not tokens:
+        raise CodecError(f"a chain names at least one stage; got {text!r}; write none for no compression.")
     links: list[Any] = []
-    if not tokens or tokens == [("word", "none")]:
-        return links
     at = 0
     while True:
         link, at = _link(text, tokens, at)
@@ -65,7 +65,9 @@ def _link(text: str, tokens: list[tuple[str, str]], at: int) -> tuple[Any, int]:
     at += 1
     if at < len(tokens) and tokens[at] == ("mark", "("):
         options, at = _options(text, tokens, at + 1)
-    return (None if name == "none" and not options else make(name, options)), at
+    if name == "none" and options:
+        raise CodecError(f"none has no option {next(iter(options))!r}; it takes none.")
+    return (None if name == "none" else make(name, options)), at
 
 
 def _options(text: str, tokens: list[tuple[str, str]], at: int) -> tuple[dict[str, Any], int]:
@@ -123,9 +125,10 @@ def lookup(name: str) -> Any:
         for entry in entry_points(group="thinwire.stages"):
             NAMES.setdefault(entry.name, entry.load())
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1)
+        known = sorted({*NAMES, "none"})
+        near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise CodecError(f"there is no stage or preset {name!r}; {hint}known are {', '.join(sorted(NAMES))}.")
+        raise CodecError(f"there is no stage or preset {name!r}; {hint}known are {', '.join(known)}.")
     return NAMES[name]
 
 
