@@ -37,12 +37,68 @@ def test_what_no_rule_matches_travels_as_it_is() -> None:
         ((4096,), torch.float32, "one-dimensional"),
         ((), torch.float32, "one-dimensional"),
         ((31, 33), torch.float32, f"small (1023 < {SMALL})"),
-        ((64, 64), torch.int64, "torch.int64 is not a floating-point type"),
+        ((64, 64), torch.int64, "torch.int64 is not float32, float64, float16 or bfloat16"),
     ],
 )
 def test_vectors_small_tensors_and_integers_are_exempt(shape: tuple[int, ...], dtype: torch.dtype, why: str) -> None:
     decision = Plan.parse("qsgd").decide("x", shape, dtype)
     assert (decision.codec, decision.why) == (Codec(), why)
+
+
+@pytest.mark.parametrize(
+    ("rule", "shape", "codec", "why", "compressed"),
+    [
+        ("powersgd(rank=4)", (4, 512), "none", "powersgd(rank=4): too small for rank 4, travels as it is", False),
+        (
+            "powersgd(rank=4) | fp16",
+            (4, 512),
+            "none",
+            "powersgd(rank=4): too small for rank 4, travels as it is",
+            False,
+        ),
+        (
+            {"codec": "powersgd(rank=4)", "small": True},
+            (5000,),
+            "none",
+            "powersgd(rank=4): it is no matrix, travels as it is",
+            False,
+        ),
+        ("pca(ratio=2048)", (64, 64), "none", "pca(ratio=2048): too small for ratio 2048, travels as it is", False),
+        (
+            {"codec": "pca(ratio=8, travel='qsgd(bits=8)')", "small": True},
+            (5000,),
+            "pca(ratio=8, travel='qsgd(bits=8)')",
+            "pca(ratio=8, travel='qsgd(bits=8)'): it is no matrix, travels through qsgd(bits=8)",
+            True,
+        ),
+        (
+            "momentum(beta=0.9) | powersgd(rank=4)",
+            (4, 512),
+            "momentum(beta=0.9) | powersgd(rank=4)",
+            "powersgd(rank=4): too small for rank 4, travels as it is",
+            False,
+        ),
+        ("powersgd(rank=4)", (64, 64), "powersgd(rank=4)", "rule '*'", True),
+        ("momentum(beta=0.9)", (64, 64), "momentum(beta=0.9)", "rule '*'", False),
+    ],
+)
+def test_decisions_say_what_will_happen(
+    rule: Any, shape: tuple[int, ...], codec: str, why: str, compressed: bool
+) -> None:
+    decision = Plan.parse({"*": rule}).decide("x", shape)
+    assert (str(decision.codec), decision.why, decision.compressed) == (codec, why, compressed)
+
+
+@pytest.mark.parametrize("codec", ["none", "fp32", "momentum(beta=0.9)", "topk(density=1)", "delay(steps=3)"])
+def test_codecs_that_compress_nothing_leave_parameters_out(codec: str) -> None:
+    assert not Rule(Codec.parse(codec)).compresses
+    assert Plan.parse(codec).decide("x", (64, 64)).left_out
+
+
+@pytest.mark.parametrize("codec", ["fp16", "qsgd", "iwp", "signsgd", "dgc", "threshold(value=1)", "pca(ratio=2048)"])
+def test_codecs_that_compress_leave_nothing_out(codec: str) -> None:
+    assert Rule(Codec.parse(codec)).compresses
+    assert not Plan.parse(codec).decide("x", (64, 64)).left_out
 
 
 def test_exemptions_can_be_waived() -> None:

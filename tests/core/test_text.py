@@ -96,6 +96,11 @@ def test_canonical_text(text: str, canonical: str) -> None:
         ("elias", r"elias cannot be the first stage: it takes symbols; put a quantiser before it"),
         ("sign | elias", r"elias codes signs and levels"),
         ("fp16 | topk(density=0.1)", r"topk cannot follow fp16: it takes float32, and fp16 gives float16 numbers"),
+        (
+            "hadamard | powersgd",
+            r"powersgd cannot follow hadamard, which gives a flat run of numbers \(it is no matrix\); write powersgd",
+        ),
+        ("fft | gradiveq", r"pca cannot follow fft, which gives a flat run of numbers"),
         ("qsgd | feedback(keep=off)", r"feedback sets how the whole chain works and must come first"),
         ("feedback(keep=fp64) | qsgd", r"keep must be one of fp32, bf16, off"),
     ],

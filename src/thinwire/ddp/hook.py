@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.plan import Plan, PlanLike
+from thinwire.ddp.advice import check_optimizer
 from thinwire.ddp.handle import Handle, compiled_reducer
 from thinwire.ddp.models import check_parameters, find_ddp
 from thinwire.ddp.names import parameter_names
@@ -28,6 +29,7 @@ def attach(
     lanes: int = 2,
     timeout: timedelta | None = None,
     measure_every: int = 10,
+    optimizer: Any = None,
 ) -> Handle:
     """Compress the gradients of a DistributedDataParallel model from its next backward on.
 
@@ -36,11 +38,13 @@ def attach(
     `start` leaves the first steps uncompressed; `check=N` compares the results of all ranks every N steps;
     `scaler` is the GradScaler whose loss scale the residuals must follow; `headroom` sends nothing at all, to show
     the best that any codec could reach. A peer that stays silent for `timeout` (that of the model's group if None)
-    is an error; while nothing is compressed, DDP averages by itself, and its group's timeout holds. The handle reports,
-    swaps codecs, saves and loads.
+    is an error; while nothing is compressed, DDP averages by itself, and its group's timeout holds. With `optimizer`, a
+    warning says where it does not go together with the plan: momentum in both, or Adam behind a biased codec. The
+    handle reports, swaps codecs, saves and loads.
     """
     model = find_ddp(model)
     _check_model(model)
+    check_optimizer(optimizer)
     for name, value, least in (("start", start, 0), ("check", check, 0), ("lanes", lanes, 1)):
         if value < least:
             raise CodecError(f"{name} must be at least {least}; got {value}.")
@@ -55,6 +59,7 @@ def attach(
         lanes=lanes,
         timeout=timeout,
         measure_every=measure_every,
+        optimizer=optimizer,
     )
     handle.enter(model, thinwire_hook)
     return handle

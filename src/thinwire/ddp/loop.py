@@ -9,6 +9,7 @@ from torch import nn
 from thinwire._version import __version__
 from thinwire.core.inputs import check_dense
 from thinwire.core.plan import Plan, PlanLike
+from thinwire.ddp.advice import check_optimizer, warn_optimizer, warn_uncompressed
 from thinwire.ddp.agreement import check_agreement
 from thinwire.ddp.engine import Engine, Piece
 from thinwire.ddp.models import check_parameters, check_whole
@@ -19,9 +20,14 @@ from thinwire.worlds.distributed import Distributed
 
 
 class GradientState:
-    """What `average_gradients` remembers between steps: one a model; save it with the model."""
+    """What `average_gradients` remembers between steps: one a model; save it with the model.
 
-    def __init__(self, *, seed: int = 0, group: dist.ProcessGroup | None = None) -> None:
+    With `optimizer`, a warning says where it does not go together with the plan, as in `attach`.
+    """
+
+    def __init__(self, *, seed: int = 0, group: dist.ProcessGroup | None = None, optimizer: Any = None) -> None:
+        check_optimizer(optimizer)
+        self.optimizer = optimizer
         self.seed = seed
         self.group = group
         self.engine: Engine | None = None
@@ -39,6 +45,9 @@ class GradientState:
         layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
         facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
         check_agreement(world, {**facts, "the seed": self.seed})
+        decisions = plan.decisions(trained)
+        warn_uncompressed(plan, decisions, stacklevel=3)
+        warn_optimizer(self.optimizer, {id(p): n for n, p in trained}, {d.name: d for d in decisions}, stacklevel=3)
         if engine is not None:
             engine.use(plan, trained)
             return engine

@@ -1,6 +1,7 @@
 """Processes over torch.distributed: the operations on a process group."""
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -34,6 +35,7 @@ from thinwire.core.ops import (
     sent_bytes,
 )
 from thinwire.core.slot import Slot, check_slot
+from thinwire.core.spec import Spec
 from thinwire.core.stage import Stage
 from thinwire.errors import WorldError
 from thinwire.worlds.exchanges import Exchanges, give_way, split
@@ -67,9 +69,27 @@ def average(
         check_weights(weights, tensor)
     if out is not None:
         check_out(out, tensor)
+    _warn_declined(codec, tensor)
     world = _world(group)
     turn = Turn(world.rank, world.ranks, seed, step, reduction, buffers=world.buffers)
     return world.drive(average_rounds(codec, tensor, slot, turn, weights, out))
+
+
+_DECLINED: set[str] = set()  # codecs of which a warning has been given
+
+
+def _warn_declined(codec: Codec, tensor: Tensor) -> None:
+    """Say once for each codec that it leaves a tensor as it is."""
+    spec = Spec.of(tuple(tensor.shape))
+    if (reason := codec.declined(spec)) is None or codec.compresses(spec) or str(codec) in _DECLINED:
+        return
+    warnings.warn(
+        f"nothing is compressed of a tensor of shape {tuple(tensor.shape)} ({reason}); pass matrices that are large"
+        " enough, or take a codec that does not need them, such as qsgd(bits=4).",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    _DECLINED.add(str(codec))
 
 
 _KEPT = threading.local()
