@@ -37,6 +37,8 @@ def test_version() -> None:
     ("arguments", "complaint"),
     [
         (("codecs", "qsdg"), "did you mean 'qsgd'"),
+        (("codecs", " "), "write none for no compression"),
+        (("train", "--codec", ""), "write none for no compression"),
         (("codecs", "qsgd", "--shape", "a,b"), "a shape is whole numbers"),
         (("codecs", "qsgd", "--numel", "0"), "at least one number"),
         (("codecs", "qsgd", "--ranks", "1"), "at least 2 ranks"),

@@ -39,9 +39,7 @@ def hook_slots_that_are_taken_are_refused(rank: int, ranks: int, folder: Path) -
 @case(2)
 def models_that_cannot_work_are_refused(rank: int, ranks: int, folder: Path) -> None:
     with pytest.raises(WorldError, match=r"attach needs a DistributedDataParallel model; got Net\. Wrap it first"):
-        thinwire.attach(net(), "qsgd")  # type: ignore[arg-type]
-    with pytest.raises(WorldError, match=r"got OptimizedModule\. Attach before torch\.compile\(ddp_model\)"):
-        thinwire.attach(torch.compile(ddp(net()), backend="eager"), "qsgd")  # type: ignore[arg-type]
+        thinwire.attach(net(), "qsgd")
     compiled = ddp(net())
     compiled._use_python_reducer = True
     with pytest.raises(WorldError, match=r"leave torch\._dynamo\.config\.optimize_ddp at its default"):
@@ -59,7 +57,7 @@ def models_that_cannot_work_are_refused(rank: int, ranks: int, folder: Path) -> 
 @case(2)
 def nothing_to_compress_is_said_loudly(rank: int, ranks: int, folder: Path) -> None:
     small = ddp(nn.Linear(8, 8))
-    with pytest.warns(RuntimeWarning, match=r"will compress nothing.*plan qsgd.*one-dimensional; small \(64 < 1024\)"):
+    with pytest.warns(RuntimeWarning, match=r"will compress nothing.*plan qsgd.*small \(64 < 1024\); one-dimensional"):
         handle = thinwire.attach(small, "qsgd")
     with pytest.warns(RuntimeWarning, match="no rule matches"):
         handle.use({"fc.*": "qsgd"})

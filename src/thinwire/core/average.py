@@ -91,7 +91,8 @@ def average(
         slot.steps += 1
         if codec.feedback == "off":
             slot.residual = None  # left by an earlier chain, and delivered now
-        slot.notes = _elements_sent(codec, scenes) | scenes[0].notes if scenes else {}
+    if stateful:
+        slot.notes = {"elements_sent": _elements_sent(codec, scenes, path, y)} | scenes[0].notes if scenes else {}
     if mean.data_ptr() != result.data_ptr() or mean.dtype != result.dtype:
         result.copy_(mean.view(result.shape))
     return result
@@ -225,17 +226,11 @@ def _scenes(codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None) -> lis
     scenes = []
     for i in range(len(codec.stages)):
         first = bool(codec.working) and i == codec.working[0]
-        flat = _flat_weights(weights, slot.shape) if first and weights is not None else None
+        flat = weights.detach().reshape(-1).float() if first and weights is not None else None
         scene = Scene(specs[i], slot.states[i], turn.rank, turn.ranks, turn.step, turn.seed, i, notes=notes)
         scene.weights, scene.dial, scene.buffers = flat, slot.dial, turn.buffers
         scenes.append(scene)
     return scenes
-
-
-def _flat_weights(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if tuple(weights.shape) != shape:
-        raise CodecError(f"weights must have the gradient's shape {shape}; got {tuple(weights.shape)}.")
-    return weights.detach().reshape(-1).float()
 
 
 def _given(
@@ -340,7 +335,10 @@ def _missing(
     return missing
 
 
-def _elements_sent(codec: Codec, scenes: list[Scene]) -> dict[str, float]:
-    """How many numbers left the chain; stages that choose their own count note it themselves."""
-    specs = codec.specs(scenes[0].spec)
-    return {"elements_sent": min(spec.numel for spec in specs if spec.kind not in ("bytes", "int32"))}
+def _elements_sent(codec: Codec, scenes: list[Scene], path: Path, y: Tensor) -> int:
+    """How many numbers left this rank in this step; stages that choose their own count note it themselves."""
+    specs = [codec.stages[i].out(scenes[i].spec) for i in path.prefix[-1:]]
+    summed = y.numel() if path.parts is None else path.parts.count * path.parts.grain
+    specs = [replace(spec, numel=summed) for spec in specs]
+    specs += [link.stage.out_now(link.scene) for link in path.wire]
+    return min([scenes[0].spec.numel, *(s.numel for s in specs if s.kind not in ("bytes", "int32"))])

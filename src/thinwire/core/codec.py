@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire.core.inputs import check_dense, check_floats, check_separate
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import STEADY, Scene, Stage
 from thinwire.core.text import parse_links
@@ -141,6 +142,28 @@ class Codec:
             spec = self.stages[i].out(spec)
         return spec
 
+    def declined(self, spec: Spec) -> str | None:
+        """Which stage always leaves a tensor of this spec as it is, why, and how it travels instead; None: no stage."""
+        for i in self.prefix:
+            stage = self.stages[i]
+            reason = stage.declines(spec)
+            if reason is not None:
+                instead = stage.detour()
+                return f"{stage}: {reason}, travels {'as it is' if instead is None else f'through {instead}'}"
+            spec = stage.out(spec)
+        return None
+
+    def compresses(self, spec: Spec) -> bool:
+        """Whether a tensor of this spec travels in fewer bytes once the chain has started up."""
+        sent = spec
+        for i in self.working:
+            stage = self.stages[i]
+            if stage.declines(sent) is not None:
+                instead = stage.detour()
+                return instead is not None and instead.compresses(Spec(sent.numel))
+            sent = stage.out(sent)
+        return not sent.exact or sent.payload() < spec.payload()
+
     def holds_behind(self, spec: Spec) -> bool:
         """Whether a residual is kept in the space where sums are taken, which saves its way back and in again.
 
@@ -197,6 +220,7 @@ class Codec:
             rank: The rank, so that every rank rounds differently.
         """
         self._require_self_contained()
+        check_floats("the tensor", tensor)
         x = tensor.detach().reshape(-1).to(torch.float32).contiguous()
         links = self._links(x.numel(), seed, step, rank)
         if out is None:
@@ -211,6 +235,7 @@ class Codec:
         return message_size(tuple(self.stages[i] for i in self.working), Spec(numel))
 
     def _check_message(self, out: Tensor, numel: int) -> None:
+        check_dense("out", out)
         size = self.message_bytes(numel)
         if not size.exact:
             raise CodecError(f"messages of {self} vary in size; leave `out` away.")
@@ -265,24 +290,32 @@ def _stages_of(what: "str | Codec | Stage") -> tuple[Stage, ...]:
     if isinstance(what, Stage):
         return (what,)
     if not isinstance(what, str):
-        raise CodecError(f"a codec is a text, a stage or a Codec; got {type(what).__name__}.")
+        raise CodecError(
+            f"a codec is a text, a stage or a Codec; got {type(what).__name__}"
+            f"{'; write none for no compression' if what is None else ''}."
+        )
     return tuple(stage for link in parse_links(what) for stage in _stages_of(link))
 
 
 def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
+    check_dense("a message", message)
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise CodecError(f"a message is a flat uint8 tensor; got {message.dtype} of shape {tuple(message.shape)}.")
     if numel < 0:
         raise CodecError(f"numel must be at least 0; got {numel}.")
-    if out is not None and (out.numel() != numel or out.dtype != torch.float32 or out.dim() != 1):
+    if out is None:
+        return
+    check_dense("out", out)
+    if out.numel() != numel or out.dtype != torch.float32 or out.dim() != 1:
         raise CodecError(
             f"out must be a flat float32 tensor of {numel} numbers; got {out.dtype} of shape {tuple(out.shape)}."
         )
+    check_separate("out", out)
 
 
 def check_chain(stages: tuple[Stage, ...]) -> None:
     """Refuse a chain that cannot work, naming both stages and the way out."""
-    spec, before, cut = Spec(4096), None, None
+    spec, before, cut = Spec.of((1 << 15, 1 << 15)), None, None
     for at, stage in enumerate(stages):
         if not isinstance(stage, Stage):
             raise CodecError(f"a chain is made of stages; got {type(stage).__name__}.")
@@ -302,6 +335,11 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
             raise CodecError(f"{stage.name} cannot be the first stage: it takes {takes}; put a quantiser before it.")
         if before is not None and spec.kind not in stage.accepts:
             raise CodecError(_misfit(before, stage, spec))
+        if before is not None and not spec.shape and (reason := stage.declines(spec)) is not None:
+            raise CodecError(
+                f"{stage.name} cannot follow {before.name}, which gives a flat run of numbers ({reason});"
+                f" write {stage.name} | {before.name}, or leave one of the two out."
+            )
         if cut is None and not stage.additive:
             cut = stage
         spec, before = stage.out(spec), stage

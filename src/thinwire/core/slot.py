@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.inputs import check_dense
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, State
 from thinwire.errors import StateError
@@ -75,6 +76,8 @@ class Slot:
 
     def open(self, codec: "Codec", shape: tuple[int, ...]) -> None:
         """Prepare an empty slot for this chain and shape, or check that a used one belongs to them."""
+        if self.held is not None:
+            check_dense("the residual of a slot", self.held, StateError)
         if not self.chain:
             self.chain, self.shape = str(codec), shape
             specs = codec.specs(Spec.of(shape))
@@ -107,7 +110,7 @@ class Slot:
 
         if self.held is not None:
             self.held.mul_(factor)
-        for stage, state in zip(Codec.parse(self.chain).stages, self.states, strict=False):
+        for stage, state in zip(Codec.parse(self.chain or "none").stages, self.states, strict=False):
             stage.rescale(state, factor)
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,5 +145,15 @@ class Slot:
             raise StateError(f"this is not the saved state of a slot ({reason!r}).") from reason
 
 
+def check_slot(slot: Any) -> Slot:
+    """The slot that a caller gave, or a new one if there is none."""
+    if slot is not None and not isinstance(slot, Slot):
+        raise StateError(f"slot must be a thinwire.Slot, kept from step to step; got {type(slot).__name__}.")
+    return Slot() if slot is None else slot
+
+
 def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    check_dense("a tensor in the state of a slot", value, StateError)
+    return value.clone()

@@ -155,6 +155,10 @@ class Stage:
         """What the next stage sees."""
         raise NotImplementedError
 
+    def out_now(self, scene: Scene) -> Spec:
+        """What the next stage sees in this step, where schedules change it."""
+        return self.out(scene.spec)
+
     def side(self, spec: Spec) -> Size:
         """Bytes of side information in a message; not exact means that they travel behind their length."""
         return Size(0)
@@ -184,6 +188,10 @@ class Stage:
     def init(self, spec: Spec) -> State:
         """The memory of one segment at its first step."""
         return {}
+
+    def declines(self, spec: Spec) -> str | None:
+        """Why this stage is never ready for tensors of this spec, such as "too small for rank 4"; None: it will be."""
+        return None
 
     def ready(self, state: State, spec: Spec) -> bool:
         """False: the chain ends before this stage for now, and what follows it is replaced by `detour`."""

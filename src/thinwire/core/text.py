@@ -30,11 +30,11 @@ _LITERALS = {"true": True, "True": True, "false": False, "False": False, "none":
 
 
 def parse_links(text: str) -> list[Any]:
-    """The stages (or whole presets) that a text names, in order; `none` and the empty text give none."""
+    """The stages (or whole presets) that a text names, in order; `none` names no stage."""
     tokens = _tokens(text)
+    if not tokens:
+        raise CodecError(f"a chain names at least one stage; got {text!r}; write none for no compression.")
     links: list[Any] = []
-    if not tokens or tokens == [("word", "none")]:
-        return links
     at = 0
     while True:
         link, at = _link(text, tokens, at)
@@ -69,7 +69,9 @@ def _link(text: str, tokens: list[tuple[str, str]], at: int) -> tuple[Any, int]:
     at += 1
     if at < len(tokens) and tokens[at] == ("mark", "("):
         options, at = _options(text, tokens, at + 1)
-    return (None if name == "none" and not options else make(name, options)), at
+    if name == "none" and options:
+        raise CodecError(f"none has no option {next(iter(options))!r}; it takes none.")
+    return (None if name == "none" else make(name, options)), at
 
 
 def _options(text: str, tokens: list[tuple[str, str]], at: int) -> tuple[dict[str, Any], int]:
@@ -126,8 +128,8 @@ def lookup(name: str) -> Any:
     if name not in NAMES and name in installed_names():
         NAMES[name] = load_installed(name)
     if name not in NAMES:
-        known = sorted({*NAMES, *installed_names()})
-        near = difflib.get_close_matches(name, known, n=1)
+        known = sorted({*NAMES, *installed_names(), "none"})
+        near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise CodecError(f"there is no stage or preset {name!r}; {hint}known are {', '.join(known)}.")
     return NAMES[name]

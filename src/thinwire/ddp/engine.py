@@ -172,10 +172,9 @@ class Engine:
                 slot.rescale(loss_scale / self.loss_scale)
             self.loss_scale = loss_scale
 
-    def compressed_share(self) -> float:
-        """Share of all numbers that will travel compressed."""
-        total = sum(d.numel for d in self.decisions.values())
-        return sum(d.numel for d in self.decisions.values() if d.codec.working) / total if total else 0.0
+    def has_codecs(self) -> bool:
+        """Whether any parameter goes through a codec."""
+        return any(d.codec.working for d in self.decisions.values())
 
 
 def _saving_residual(rounds: Rounds[Tensor], slot: Slot) -> Rounds[Tensor]:

@@ -1,7 +1,6 @@
 """The handle that `attach` returns: what its user asks, and what DistributedDataParallel asks."""
 
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
+from thinwire.ddp.advice import warn_optimizer, warn_uncompressed
 from thinwire.ddp.agreement import Fingerprint, check_agreement
 from thinwire.ddp.engine import Engine, Piece
 from thinwire.ddp.lane import Lane, Promise, group_count
@@ -68,6 +68,7 @@ class Handle:
         lanes: int,
         timeout: timedelta | None,
         measure_every: int,
+        optimizer: Any,
     ) -> None:
         # DDP keeps the handle alive through its hook: no reference back to it, or neither would ever be freed
         names = parameter_names(model.module, model.parameters_to_ignore)
@@ -82,6 +83,7 @@ class Handle:
         self.check = check
         self.on_step: list[Callable[[dict[str, Any]], None]] = []
         self._scaler = scaler
+        self._optimizer = optimizer
         self._waiting: list[Load] = []
         self._sent: list[list[Load]] = []  # in this step
         self._fingerprint = Fingerprint()
@@ -91,7 +93,7 @@ class Handle:
         self._lanes = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
         # torch makes groups without waiting for all ranks: one that closed at once would break the others' connections
         check_agreement(self._world, {"lanes": len(self._lanes)})
-        self._say_if_idle()
+        self._warn(stacklevel=4)
 
     # What the user asks.
 
@@ -153,7 +155,7 @@ class Handle:
         except Exception:
             self.engine.use(before, self._layout)  # nothing is held yet
             raise
-        self._say_if_idle()
+        self._warn(stacklevel=3)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's memory: tensors, numbers and text. Save it on every rank, or use `full_state_dict`."""
@@ -208,7 +210,7 @@ class Handle:
 
     def _works(self) -> bool:
         """Whether anything is compressed, or owed from when it was, or compared, or left out."""
-        return bool(self.engine.compressed_share() or self.engine.slots or self.check or self.headroom)
+        return bool(self.engine.has_codecs() or self.engine.slots or self.check or self.headroom)
 
     def _take_slot(self) -> None:
         if (watch := self._watch()) is not None and self._works():
@@ -305,6 +307,11 @@ class Handle:
     def _checks(self) -> bool:
         return self.check > 0 and self.engine.step % self.check == 0
 
+    def _warn(self, stacklevel: int) -> None:
+        if not self.headroom:
+            warn_uncompressed(self.engine.plan, self.plan, stacklevel)
+            warn_optimizer(self._optimizer, self._names, self.engine.decisions, stacklevel)
+
     def _agree(self, lanes: int) -> None:
         engine = self.engine
         check_agreement(
@@ -322,18 +329,6 @@ class Handle:
                 "the number of process groups": group_count(self._world.group),
             },
         )
-
-    def _say_if_idle(self) -> None:
-        rules = self.engine.plan.rules
-        asked_for_none = bool(rules) and not any(rule.codec.working for rule in rules)
-        if self.engine.compressed_share() == 0 and not asked_for_none and not self.headroom:
-            reasons = sorted({d.why for d in self.plan}) or ["the model has no parameter to train"]
-            warnings.warn(
-                f"thinwire will compress nothing: no parameter fits the plan {self.engine.plan}"
-                f" ({'; '.join(reasons)}). handle.plan lists every parameter.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
 
 
 def compiled_reducer() -> WorldError:

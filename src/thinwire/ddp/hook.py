@@ -7,7 +7,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.plan import Plan, PlanLike
+from thinwire.ddp.advice import check_optimizer
 from thinwire.ddp.handle import Handle, compiled_reducer
+from thinwire.ddp.models import check_parameters, find_ddp
+from thinwire.ddp.names import parameter_names
 from thinwire.ddp.watching import is_watched
 from thinwire.errors import CodecError, WorldError
 
@@ -15,7 +18,7 @@ __all__ = ["Handle", "PlanLike", "attach"]
 
 
 def attach(
-    model: DistributedDataParallel,
+    model: nn.Module,
     plan: PlanLike,
     *,
     seed: int = 0,
@@ -26,13 +29,15 @@ def attach(
     lanes: int = 2,
     timeout: timedelta | None = None,
     measure_every: int = 10,
+    optimizer: Any = None,
 ) -> Handle:
     """Compress the gradients of a DistributedDataParallel model from its next backward on.
 
     All ranks of the model's process group call it with equal arguments. A difference is an error that names the ranks.
 
     Args:
-        model: The DDP model. It must not have another communication hook.
+        model: The DDP model, also inside torch.compile or Lightning Fabric. It must not have another communication
+            hook.
         plan: A preset or chain as text, a `Codec`, a mapping of parameter patterns to codecs, the path of a plan file,
             or a `Plan`.
         seed: Seed of all random rounding. Equal seeds give equal results.
@@ -45,6 +50,8 @@ def attach(
         timeout: A peer that is silent for this long is an error. None takes the timeout of the model's group. While
             nothing is compressed, DDP itself averages, with the timeout of its group.
         measure_every: Steps between two measurements of `relative_error`. 0 measures never.
+        optimizer: The optimizer that steps the model. A warning says where it does not go together with the plan:
+            momentum in both, or Adam after a biased codec.
 
     Returns:
         A handle that reports metrics, changes the codec, saves and loads.
@@ -59,7 +66,9 @@ def attach(
         >>> "bytes_sent" in handle.metrics()
         True
     """
+    model = find_ddp(model)
     _check_model(model)
+    check_optimizer(optimizer)
     for name, value, least in (("start", start, 0), ("check", check, 0), ("lanes", lanes, 1)):
         if value < least:
             raise CodecError(f"{name} must be at least {least}; got {value}.")
@@ -74,6 +83,7 @@ def attach(
         lanes=lanes,
         timeout=timeout,
         measure_every=measure_every,
+        optimizer=optimizer,
     )
     handle.enter(model, thinwire_hook)
     return handle
@@ -84,18 +94,9 @@ def thinwire_hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses
     return state.on_bucket(bucket)
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: DistributedDataParallel) -> None:
     """Refuse what cannot work, with the way out."""
-    if not isinstance(model, DistributedDataParallel):
-        inside = isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel)
-        raise WorldError(
-            f"attach needs a DistributedDataParallel model; got {type(model).__name__}. "
-            + (
-                "Attach before torch.compile(ddp_model)."
-                if inside
-                else "Wrap it first, or use thinwire.average_gradients(model, codec, state) in a loop of your own."
-            )
-        )
+    check_parameters(parameter_names(model.module, model.parameters_to_ignore))
     owner = thinwire_hook.__qualname__ if is_watched(model) else None
     if model.mixed_precision is not None:
         owner = "mixed_precision="

@@ -7,12 +7,15 @@ import torch.distributed as dist
 from torch import nn
 
 from thinwire._version import __version__
+from thinwire.core.inputs import check_dense
 from thinwire.core.plan import Plan, PlanLike
+from thinwire.ddp.advice import check_optimizer, warn_optimizer, warn_uncompressed
 from thinwire.ddp.agreement import check_agreement
 from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.models import check_parameters, check_whole
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, save_engine
-from thinwire.errors import StateError, WorldError
+from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 
 
@@ -22,9 +25,12 @@ class GradientState:
     Args:
         seed: Seed of random rounding; equal on all ranks.
         group: The process group; None takes the default one.
+        optimizer: The optimizer that steps the model; a warning says where it does not go together with the plan.
     """
 
-    def __init__(self, *, seed: int = 0, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, *, seed: int = 0, group: dist.ProcessGroup | None = None, optimizer: Any = None) -> None:
+        check_optimizer(optimizer)
+        self.optimizer = optimizer
         self.seed = seed
         self.group = group
         self.engine: Engine | None = None
@@ -42,6 +48,9 @@ class GradientState:
         layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
         facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
         check_agreement(world, {**facts, "the seed": self.seed})
+        decisions = plan.decisions(trained)
+        warn_uncompressed(plan, decisions, stacklevel=3)
+        warn_optimizer(self.optimizer, {id(p): n for n, p in trained}, {d.name: d for d in decisions}, stacklevel=3)
         if engine is not None:
             engine.use(plan, trained)
             return engine
@@ -87,13 +96,17 @@ def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) ->
     """
     world = Distributed(state.group)
     trained = [(name, p) for name, p in parameter_names(model) if p.requires_grad]
+    if state.engine is None:
+        check_whole(model)
+        check_parameters(trained)
+    for name, parameter in trained:
+        if parameter.grad is not None:
+            check_dense(f"the gradient of {name}", parameter.grad)
     engine = state.bind(trained, Plan.parse(plan), world)
     pieces = []
     for name, parameter in trained:
         if parameter.grad is None:
             parameter.grad = parameter.detach().new_zeros(parameter.shape)
-        if parameter.grad.is_sparse:
-            raise WorldError(f"{name} has a sparse gradient, which thinwire cannot send; use sparse=False.")
         pieces.append(Piece(name, parameter.grad, parameter.detach()))
     engine.average(pieces, world)
     engine.end_step(world.ranks, 0.0)

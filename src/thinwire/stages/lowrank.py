@@ -43,12 +43,14 @@ class PowerSGD(Stage):
     warmup: int = number(0, low=0, high=2**40, whole=True, help="steps that travel plain before compression")
     least: float = number(2.0, low=1.0, high=1e9, help="compression below which a tensor travels plain")
 
-    def fits(self, spec: Spec) -> bool:
-        """A matrix that the factors make `least` times smaller."""
-        if len(spec.shape) < 2 or spec.numel == 0:
-            return False
+    def declines(self, spec: Spec) -> str | None:
+        """Factors need a matrix that they make `least` times smaller."""
+        if len(spec.shape) < 2:
+            return "it is no matrix"
+        if spec.numel == 0:
+            return "it is empty"
         rows, columns, rank = self.factors(spec)
-        return spec.numel >= self.least * rank * (rows + columns)
+        return None if spec.numel >= self.least * rank * (rows + columns) else f"too small for rank {self.rank}"
 
     def factors(self, spec: Spec) -> tuple[int, int, int]:
         """Rows, columns and rank."""
@@ -56,7 +58,7 @@ class PowerSGD(Stage):
         return rows, columns, min(self.rank, rows, columns)
 
     def out(self, spec: Spec) -> Spec:
-        if not self.fits(spec):
+        if self.declines(spec) is not None:
             return spec.numbers(spec.numel)
         _, columns, rank = self.factors(spec)
         return spec.numbers(columns * rank)
@@ -69,7 +71,7 @@ class PowerSGD(Stage):
         return {"steps": 0}
 
     def ready(self, state: State, spec: Spec) -> bool:
-        return self.fits(spec) and ("steady" in state or state["steps"] >= self.warmup)
+        return self.declines(spec) is None and ("steady" in state or state["steps"] >= self.warmup)
 
     def agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
         """An orthonormal basis A of the sum of all M_k Q, from the same bits on every rank."""

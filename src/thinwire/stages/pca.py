@@ -97,6 +97,11 @@ class PCA(Stage):
         layout = lay_out(spec.shape, self.order, self.slice, self.sample, self.pool)
         return layout if layout is not None and self.kept(layout) else None
 
+    def declines(self, spec: Spec) -> str | None:
+        if len(spec.shape) < 2:
+            return "it is no matrix"
+        return None if self.layout(spec) is not None else f"too small for ratio {self.ratio or _USUAL_RATIO:g}"
+
     def kept(self, layout: Layout) -> int:
         """Coefficients of a slice; with an energy target, only a guess. 0: there would be none."""
         samples = self.sample * (layout.count if self.pool else 1)

@@ -54,6 +54,10 @@ class Sparsifier(Stage):
         kept = self.kept(spec.numel // spec.group) * spec.group
         return spec.numbers(kept, exact=not self.varies, group=spec.group)
 
+    def out_now(self, scene: Scene) -> Spec:
+        spec = scene.spec
+        return spec.numbers(self.kept_now(spec.numel // spec.group, scene) * spec.group, group=spec.group)
+
     def grain(self, spec: Spec) -> int:
         return spec.group
 

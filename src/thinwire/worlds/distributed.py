@@ -1,6 +1,7 @@
 """Processes over torch.distributed: the operations on a process group."""
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -14,6 +15,7 @@ from thinwire.core.average import Turn
 from thinwire.core.average import average as average_rounds
 from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
+from thinwire.core.inputs import check_floats, check_out, check_weights
 from thinwire.core.ops import (
     AllGather,
     AllReduce,
@@ -32,9 +34,10 @@ from thinwire.core.ops import (
     rounds_in,
     sent_bytes,
 )
-from thinwire.core.slot import Slot
+from thinwire.core.slot import Slot, check_slot
+from thinwire.core.spec import Spec
 from thinwire.core.stage import Stage
-from thinwire.errors import CodecError, WorldError
+from thinwire.errors import WorldError
 from thinwire.worlds.exchanges import Exchanges, give_way, split
 from thinwire.worlds.relay import Relay
 
@@ -78,14 +81,33 @@ def average(
         >>> for step in range(3):
         ...     mean = thinwire.average(gradient, "topk(density=0.1)", slot=slot, step=step)
     """
-    if out is not None and (out.shape != tensor.shape or out.dtype != tensor.dtype or out.device != tensor.device):
-        raise CodecError(
-            f"out must be like the tensor, {tensor.dtype} {tuple(tensor.shape)} on {tensor.device};"
-            f" got {out.dtype} {tuple(out.shape)} on {out.device}."
-        )
+    codec, slot = Codec.parse(codec), check_slot(slot)
+    check_floats("the tensor", tensor)
+    if weights is not None:
+        check_weights(weights, tensor)
+    if out is not None:
+        check_out(out, tensor)
+    _warn_declined(codec, tensor)
     world = _world(group)
     turn = Turn(world.rank, world.ranks, seed, step, reduction, buffers=world.buffers)
-    return world.drive(average_rounds(Codec.parse(codec), tensor, slot or Slot(), turn, weights, out))
+    return world.drive(average_rounds(codec, tensor, slot, turn, weights, out))
+
+
+_DECLINED: set[str] = set()  # codecs of which a warning has been given
+
+
+def _warn_declined(codec: Codec, tensor: Tensor) -> None:
+    """Say once for each codec that it leaves a tensor as it is."""
+    spec = Spec.of(tuple(tensor.shape))
+    if (reason := codec.declined(spec)) is None or codec.compresses(spec) or str(codec) in _DECLINED:
+        return
+    warnings.warn(
+        f"nothing is compressed of a tensor of shape {tuple(tensor.shape)} ({reason}); pass matrices that are large"
+        " enough, or take a codec that does not need them, such as qsgd(bits=4).",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    _DECLINED.add(str(codec))
 
 
 _KEPT = threading.local()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from thinwire.core.average import Turn, average
 from thinwire.core.codec import Codec
+from thinwire.core.inputs import check_floats, check_weights
 from thinwire.core.ops import (
     AllGather,
     AllReduce,
@@ -22,7 +23,7 @@ from thinwire.core.ops import (
     SendRecv,
     sent_bytes,
 )
-from thinwire.core.slot import Slot
+from thinwire.core.slot import Slot, check_slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, WorldError
 
@@ -81,7 +82,9 @@ def simulate(
     codec = Codec.parse(codec)
     ranks = len(gradients)
     check_alike(gradients)
-    slots = [Slot() for _ in gradients] if slots is None else list(slots)
+    if weights is not None:
+        check_weights(weights, gradients[0])
+    slots = [check_slot(slot) for slot in ([None] * ranks if slots is None else slots)]
     if len(slots) != ranks:
         raise CodecError(f"{ranks} ranks need {ranks} slots; got {len(slots)}.")
     turns = [Turn(rank, ranks, seed, step, reduction) for rank in range(ranks)]
@@ -91,10 +94,11 @@ def simulate(
 
 
 def check_alike(gradients: Sequence[Tensor]) -> None:
-    if not gradients:
+    if len(gradients) == 0:
         raise CodecError("simulate needs the gradient of at least one rank; got none.")
     first = gradients[0]
     for rank, gradient in enumerate(gradients):
+        check_floats(f"the tensor of rank {rank}", gradient)
         if gradient.shape != first.shape or gradient.dtype != first.dtype:
             raise CodecError(
                 f"all ranks' tensors must be alike: rank 0 has {first.dtype} {tuple(first.shape)},"
