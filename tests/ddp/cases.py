@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.distributed.processes import run_ranks
-from thinwire.ddp import handle
+from thinwire.ddp import bucket_hook
 
 KINDS = ("training", "models", "amp", "errors", "saving", "metrics", "watching")
 Case = Callable[[int, int, Path], None]
@@ -47,7 +47,7 @@ def run_all(rank: int, ranks: int, folder: str, only: str | None = None) -> dict
     """
     warnings.simplefilter("error")
     if ranks != 3:
-        handle.WORTH_ROUNDS = 0
+        bucket_hook.WORTH_ROUNDS = 0
     outcomes = {}
     for name, function in load_cases()[ranks].items():
         if only is not None and name != only:

@@ -148,7 +148,7 @@ def work_memory_and_residuals_are_used_again(rank: int, ranks: int, folder: Path
     handle = thinwire.attach(model, "sign")
 
     def addresses() -> list[int]:
-        kept = [block for lane in handle._lanes for block in lane.world.buffers.blocks]
+        kept = [block for lane in handle.hook.lanes for block in lane.world.buffers.blocks]
         return [t.data_ptr() for t in kept + [slot.residual for slot in handle.engine.slots.values()] if t is not None]
 
     optimizer = train(model, rank, range(4))

@@ -10,7 +10,7 @@ from torch import Tensor
 import thinwire
 from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, loss_of, net, raised, summed, train
 from thinwire import Codec, Slot
-from thinwire.ddp import handle as handles
+from thinwire.ddp import bucket_hook
 
 CHAINS = [
     "none",
@@ -134,7 +134,7 @@ def short_buckets_travel_together(rank: int, ranks: int, folder: Path) -> None:
     """Those that are compressed, until there is enough to send; with the same results."""
     results = []
     for enough, expected in ((0, "0 1 2 3 4 5"), (20_000, "01 2 345"), (2**20, "01345 2")):
-        handles.WORTH_ROUNDS = enough
+        bucket_hook.WORTH_ROUNDS = enough
         torch.manual_seed(7)
         model = ddp(torch.nn.Sequential(*(torch.nn.Linear(48, 48) for _ in range(6))), bucket_cap_mb=0.004)
         handle = thinwire.attach(model, {"2.weight": "none", "*": "qsgd(bits=4)"})
@@ -153,7 +153,7 @@ def short_buckets_travel_together(rank: int, ranks: int, folder: Path) -> None:
         assert sorted(jobs) == expected.split()
         results.append(torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]))
         handle.close()
-    handles.WORTH_ROUNDS = 0
+    bucket_hook.WORTH_ROUNDS = 0
     assert all(torch.equal(result, results[0]) for result in results)
 
 

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.plan import Plan, PlanLike
-from thinwire.ddp.handle import Handle, compiled_reducer
+from thinwire.ddp.bucket_hook import compiled_reducer
+from thinwire.ddp.handle import Handle
 from thinwire.ddp.watching import is_watched
 from thinwire.errors import CodecError, WorldError
 
@@ -52,7 +53,7 @@ def attach(
         timeout=timeout,
         measure_every=measure_every,
     )
-    handle.enter(model, thinwire_hook)
+    handle.hook.enter(model, thinwire_hook)
     return handle
 
 
