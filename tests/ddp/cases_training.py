@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import thinwire
-from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, loss_of, net, raised, summed, train
+from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, last_of, loss_of, net, raised, summed, train
 from thinwire import Codec, Slot
 from thinwire.ddp import bucket_hook
 
@@ -163,12 +163,12 @@ def compression_starts_at_a_step(rank: int, ranks: int, folder: Path) -> None:
     handle = thinwire.attach(ours, "topk(density=0.01)", start=3)
     first, second = train(plain, rank, range(3)), train(ours, rank, range(3))
     assert torch.equal(flat(plain), flat(ours))
-    assert handle.metrics()["codecs"].keys() == {"none"}
+    assert last_of(handle).codecs.keys() == {"none"}
     assert not handle.engine.slots
     train(plain, rank, range(3, 5), first)
     train(ours, rank, range(3, 5), second)
     assert not torch.equal(flat(plain), flat(ours))
-    assert handle.metrics()["codecs"].keys() == {"topk(density=0.01)", "none"}
+    assert last_of(handle).codecs.keys() == {"topk(density=0.01)", "none"}
     handle.close()
 
 
@@ -221,10 +221,10 @@ def the_dial_reaches_the_stages(rank: int, ranks: int, folder: Path) -> None:
     handle = thinwire.attach(model, "fftsgd(theta=0.9)")
     chain = str(handle.plan[0].codec)
     train(model, rank, range(1))
-    usual = handle.metrics()["codecs"][chain]["bytes_sent"]
+    usual = last_of(handle).codecs[chain].bytes_sent
     handle.dial = 0.5
     train(model, rank, range(1, 2))
-    assert handle.metrics()["codecs"][chain]["bytes_sent"] > 2 * usual
+    assert last_of(handle).codecs[chain].bytes_sent > 2 * usual
     assert handle.state_dict()["dial"] == 0.5
     message = raised(lambda: setattr(handle, "dial", 2))
     assert message == "CodecError: dial must be from 0 to 1; got 2."

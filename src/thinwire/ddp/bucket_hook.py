@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.ddp.agreement import Fingerprint
+from thinwire.ddp.callbacks import StepCallbacks
 from thinwire.ddp.engine import Engine, Piece
 from thinwire.ddp.lane import Lane, Promise
 from thinwire.ddp.watching import Watch, not_copied
@@ -54,7 +55,7 @@ class BucketHook:
         self.engine = engine
         self.headroom = headroom
         self.check = check
-        self.on_step: list[Callable[[dict[str, Any]], None]] = []
+        self.callbacks = StepCallbacks()
         self.lanes = lanes
         self._world = world
         self._names, self._layout = names, layout
@@ -71,6 +72,7 @@ class BucketHook:
             model.register_comm_hook(self, hook)
             self._watch = lambda: None
 
+        self.callbacks.watch(model)
         if self._works():
             take(model)
         else:
@@ -86,11 +88,12 @@ class BucketHook:
             watch.take_slot()
 
     def close(self) -> None:
-        """End the threads and give up their groups."""
+        """End the threads and give up their groups, then call callbacks that have not been called yet."""
         if (watch := self._watch()) is not None:
             watch.end()
         for lane in self.lanes:
             lane.leave()
+        self.callbacks.close()
 
     def __reduce__(self) -> Any:
         raise not_copied()
@@ -99,17 +102,22 @@ class BucketHook:
         """DDP has averaged all gradients by itself."""
         self.engine.note_plain(self._layout, self._world.ranks, exposed)
         self._end_step(exposed)
+        self.callbacks.run()
 
     def on_bucket(self, bucket: Any) -> Bucket:
         """A future of the averaged bucket."""
         if isinstance(bucket, tuple):
             raise compiled_reducer()
-        buffer: Tensor = bucket.buffer()
-        if self.headroom:
-            return self._send_nothing(buffer, bucket.is_last())
         in_backward = torch._C._current_graph_task_id() != -1  # not so for a rank that has joined
+        future = self._send_nothing(bucket) if self.headroom else self._send_bucket(bucket, in_backward)
+        if bucket.is_last():
+            self._call_behind(future, in_backward)
+        return future
+
+    def _send_bucket(self, bucket: Any, in_backward: bool) -> Bucket:
         if bucket.index() == 0:
-            self._begin_step(in_backward)
+            self._begin_step()
+        buffer: Tensor = bucket.buffer()
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
         pieces = [Piece(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
         load = Load(pieces, Promise(buffer, in_backward))
@@ -129,15 +137,25 @@ class BucketHook:
             self._sent.append(loads)
             lane.queue(lambda world: self._average(loads, world), [load.promise for load in loads])
 
-    def _begin_step(self, in_backward: bool) -> None:
+    def _begin_step(self) -> None:
         self._sent, self._waiting = [], []
         if self._scaler is not None:
             self.engine.rescale(float(self._scaler.get_scale()))
+
+    def _call_behind(self, last: Bucket, in_backward: bool) -> None:
+        """Once the step has ended, raise its failure or call the callbacks."""
         if in_backward:
             # A future that fails crosses C++ as "Unable to cast ... to Tensor". A callback at the end of backward
             # raises the error itself; it queues another one, which runs behind DDP's own.
             engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: engine.queue_callback(self._raise_failure))
+            engine.queue_callback(lambda: engine.queue_callback(self._on_backward_end))
+        else:
+            last.wait()  # as DDP would do next
+            self._on_backward_end()
+
+    def _on_backward_end(self) -> None:
+        self._raise_failure()
+        self.callbacks.run()
 
     def _raise_failure(self) -> None:
         reason = next((lane.broken for lane in self.lanes if lane.broken is not None), None)
@@ -171,17 +189,15 @@ class BucketHook:
         self.lanes[(len(sent) - 1) % len(self.lanes)].queue(finish, [promise])
         return promise.future
 
-    def _send_nothing(self, buffer: Tensor, last: bool) -> Bucket:
+    def _send_nothing(self, bucket: Any) -> Bucket:
         done: Bucket = torch.futures.Future()
-        done.set_result(buffer)
-        if last:
+        done.set_result(bucket.buffer())
+        if bucket.is_last():
             self._end_step(0.0)
         return done
 
     def _end_step(self, exposed: float) -> None:
-        metrics = self.engine.end_step(self._world.ranks, exposed)
-        for callback in self.on_step:
-            callback(metrics)
+        self.callbacks.add(self.engine.end_step(self._world.ranks, exposed))
 
     def _checks(self) -> bool:
         return self.check > 0 and self.engine.step % self.check == 0

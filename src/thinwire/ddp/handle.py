@@ -1,7 +1,7 @@
 """The handle that `attach` returns: what its user asks."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
 from thinwire.ddp.agreement import check_agreement
 from thinwire.ddp.bucket_hook import BucketHook
+from thinwire.ddp.callbacks import Callback
 from thinwire.ddp.engine import Engine
 from thinwire.ddp.lane import Lane, group_count
+from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, read_distributed, save_engine
 from thinwire.ddp.watching import not_copied
@@ -75,9 +77,17 @@ class Handle:
         return self.hook.check
 
     @property
-    def on_step(self) -> list[Callable[[dict[str, Any]], None]]:
-        """Functions that are called with the metrics of every step."""
-        return self.hook.on_step
+    def on_step(self) -> list[Callback]:
+        """Functions that are called with the metrics of every step, on the thread that trains.
+
+        They are called when `backward()` ends; with an accelerator, at the next call of the model, of `metrics()` or of
+        `close()`. What a function raises is raised there.
+        """
+        return self.hook.callbacks.functions
+
+    @on_step.setter
+    def on_step(self, functions: list[Callback]) -> None:
+        self.hook.callbacks.functions = functions
 
     @property
     def plan(self) -> list[Decision]:
@@ -103,8 +113,9 @@ class Handle:
             raise CodecError(f"dial must be from 0 to 1; got {value}.")
         self.engine.dial = float(value)
 
-    def metrics(self) -> dict[str, Any]:
-        """The last complete step: bytes, ratios, rounds, relative error, and where the time went."""
+    def metrics(self) -> StepMetrics | None:
+        """The last complete step: bytes, ratios, rounds, relative error, and where the time went; None before it."""
+        self.hook.callbacks.run()
         return self.engine.meter.last
 
     def report(self) -> Any:
@@ -114,12 +125,13 @@ class Handle:
         return report_table(self)
 
     def log_to(self, writer: Any, prefix: str = "thinwire") -> None:
-        """Write every step's numbers to a TensorBoard SummaryWriter (or anything with add_scalar)."""
-        from thinwire.ddp.showing import scalars
+        """Write every step's numbers to a TensorBoard SummaryWriter, a Weights & Biases run, or the mlflow module."""
+        from thinwire.ddp.showing import log_function
 
-        def write(metrics: dict[str, Any]) -> None:
-            for name, value in scalars(metrics):
-                writer.add_scalar(f"{prefix}/{name}", value, metrics["step"])
+        log = log_function(writer)
+
+        def write(metrics: StepMetrics) -> None:
+            log({f"{prefix}/{name}": value for name, value in metrics.scalars().items()}, metrics.step)
 
         self.on_step.append(write)
 
