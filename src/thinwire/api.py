@@ -10,6 +10,7 @@ from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Scene, Stage
 from thinwire.ddp.hook import Handle, attach
 from thinwire.ddp.loop import GradientState, average_gradients
+from thinwire.ddp.metrics import CodecMetrics, StepMetrics
 from thinwire.errors import CodecError, StateError, ThinwireError, WireError, WorldError
 from thinwire.presets import PRESETS
 from thinwire.stages import STAGES
@@ -48,6 +49,7 @@ __all__ = [
     "Ballot",
     "Codec",
     "CodecError",
+    "CodecMetrics",
     "Delay",
     "Elias",
     "Encoded",
@@ -74,6 +76,7 @@ __all__ = [
     "Spec",
     "Stage",
     "StateError",
+    "StepMetrics",
     "Ternary",
     "ThinwireError",
     "Threshold",

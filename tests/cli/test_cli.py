@@ -1,11 +1,15 @@
 """The command line without a network: help, tables, explanations, and errors in one line."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from thinwire import __version__
@@ -55,6 +59,10 @@ def test_version() -> None:
         (("train", "--codec", "nope"), "no stage or preset 'nope'"),
         (("run", "--link", "none", "--", "nowhere.py"), "'nowhere.py' is not a file"),
         (("lab", "test", "--hosts", "0"), "1 to 200 hosts"),
+        (("run", "--host", "3", "--", "x.py"), "`thinwire run` has no option '--host'; did you mean '--hosts'?"),
+        (("run", "--hosts", "2", "--lnik=none", "x.py"), "has no option '--lnik'; did you mean '--link'?"),
+        (("run", "--frobnicate", "x.py"), "has no option '--frobnicate'; its options are --hosts, --link"),
+        (("run", "-x", "--", "x.py"), "has no option '-x'; its options are"),
     ],
 )
 def test_user_errors_take_one_line(arguments: tuple[str, ...], complaint: str) -> None:
@@ -69,6 +77,30 @@ def test_user_errors_take_one_line(arguments: tuple[str, ...], complaint: str) -
 )
 def test_wrong_usage_has_the_same_exit_code(arguments: tuple[str, ...]) -> None:
     invoke(*arguments, code=2)
+
+
+def mistyped_options() -> list[tuple[str, ...]]:
+    """Each long option of each command without its last letter, as a name that no option has."""
+
+    def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        if path:
+            yield path, command
+        for name, below in getattr(command, "commands", {}).items():
+            yield from leaves(below, (*path, name))
+
+    found = []
+    for path, command in leaves(get_command(app), ()):
+        known = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+        found += [(*path, option, option[:-1]) for option in sorted(known) if option[:-1] not in known]
+    return found
+
+
+@pytest.mark.parametrize("case", mistyped_options(), ids=" ".join)
+def test_every_command_names_the_option_that_was_meant(case: tuple[str, ...]) -> None:
+    *command, option, mistyped = case
+    text = " ".join(invoke(*command, f"{mistyped}=1", code=2).replace("│", " ").split())
+    assert re.search(rf"[Nn]o such option:? '?{mistyped}\b|has no option '{mistyped}'", text)
+    assert re.search(rf"(ossible options:|did you mean) .*{option}\b", text)
 
 
 def test_training_in_one_process(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def a_silent_peer_is_an_error_after_the_time_out(rank: int, ranks: int, folder: 
 def the_time_out_of_the_model_is_kept(rank: int, ranks: int, folder: Path) -> None:
     group = torch.distributed.new_group([0, 1], timeout=timedelta(seconds=77))
     handle = thinwire.attach(ddp(net(), process_group=group), "qsgd")
-    own = handle._lanes[0].world.group
+    own = handle.hook.lanes[0].world.group
     assert own is not None
     assert own._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=77)
     handle.close()
@@ -214,5 +214,5 @@ def handles_are_not_pickled(rank: int, ranks: int, folder: Path) -> None:
 def a_compiled_reducer_is_refused(rank: int, ranks: int, folder: Path) -> None:
     handle = thinwire.attach(ddp(net()), "qsgd")
     with pytest.raises(WorldError, match=r"leave torch\._dynamo\.config\.optimize_ddp at its default"):
-        handle.on_bucket((torch.zeros(2), torch.zeros(2)))
+        handle.hook.on_bucket((torch.zeros(2), torch.zeros(2)))
     handle.close()

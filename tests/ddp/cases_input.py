@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 import thinwire
-from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, net, raised, train
+from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, last_of, net, raised, train
 from thinwire import CodecError, WorldError
 
 
@@ -57,7 +57,7 @@ def ddp_models_are_found_in_wrappers(rank: int, ranks: int, folder: Path) -> Non
             train(wrapped, rank, range(1, 3), optimizer)
         assert [d.name for d in handle.plan][:2] == ["first.weight", "first.bias"]
         assert handle.step == 2
-        assert handle.metrics()["codecs"]["topk(density=0.1)"]["wire_ratio"] > 3
+        assert last_of(handle).codecs["topk(density=0.1)"].wire_ratio > 3
         assert_same_everywhere(flat(original))
         results.append(flat(original))
         handle.close()
@@ -130,9 +130,9 @@ def plans_say_what_they_will_not_compress(rank: int, ranks: int, folder: Path) -
         handle.use(partly)
     assert caught[0].filename == __file__
     train(model, rank, range(2))
-    coded = handle.metrics()["codecs"]
+    coded = last_of(handle).codecs
     assert set(coded) == {"qsgd(bits=4)", "none"}
-    assert coded["none"]["wire_ratio"] == coded["none"]["element_ratio"] == 1.0
+    assert coded["none"].wire_ratio == coded["none"].element_ratio == 1.0
     handle.use({"up*": "qsgd(bits=4)", "*": "none"})  # left out on purpose: no warning
     handle.close()
     with pytest.warns(RuntimeWarning, match=r"will compress nothing.*rule '\*'"):
@@ -170,7 +170,7 @@ def element_ratios_count_what_left(rank: int, ranks: int, folder: Path) -> None:
         ratios: list[float] = []
         for step in range(plain + 1):
             train(model, rank, range(step, step + 1))
-            ratios.append(handle.metrics()["element_ratio"])
+            ratios.append(last_of(handle).element_ratio)
         assert ratios[:plain] == [1.0] * plain
         assert ratios[plain] > 3
         handle.close()

@@ -22,7 +22,8 @@ from torch import nn
 from thinwire.compare.contenders import Compressor, Contender, parse_contender
 from thinwire.compare.traffic import Traffic
 from thinwire.recipes import Data, Recipe, joined_world, load_data, train
-from thinwire.report.record import Eval, Layers, Record, Step, Summary, from_dict, to_line
+from thinwire.report.jsonl import parse
+from thinwire.report.record import Eval, Layers, Record, RecordError, Step, Summary, from_dict, to_line
 
 MARK = "@thinwire "
 _FROM_BACKWARD = re.compile(r"Unable to cast (.*) to Tensor")  # what DDP makes of an error in a hook
@@ -81,9 +82,14 @@ class Message:
         _, mark, text = line.partition(MARK)
         if not mark:
             return None
-        told = json.loads(text)
-        record = from_dict(told["record"]) if told["record"] is not None else None
-        return Message(told["event"], told["run"], record, told["error"])
+        try:
+            told = parse(text.encode())
+            record = from_dict(told["record"]) if told["record"] is not None else None
+            return Message(str(told["event"]), str(told["run"]), record, str(told["error"]))
+        except (RecordError, TypeError, KeyError) as reason:
+            shown = text if len(text) <= 80 else f"{text[:77]}..."
+            damaged = f"a message of a worker is damaged ({reason}): {shown!r}; add --resume to go on."
+            raise RecordError(damaged) from None
 
 
 class Probe:

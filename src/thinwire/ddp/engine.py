@@ -15,6 +15,7 @@ from thinwire.core.plan import Decision, Plan
 from thinwire.core.slot import Slot
 from thinwire.core.together import together
 from thinwire.ddp.meter import Entry, Meter, Tally, metered
+from thinwire.ddp.metrics import StepMetrics
 from thinwire.kernels.shares import all_finite
 from thinwire.worlds.distributed import Counters, Distributed
 
@@ -154,8 +155,8 @@ class Engine:
         tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=len(lumps))
         self.meter.book(Counters(), Counters(sent, sent, len(lumps), waited), [Entry(str(_PLAIN), tally)])
 
-    def end_step(self, ranks: int, exposed: float) -> dict[str, Any]:
-        """Count the step and return its figures; what was delivered in a step that training skips is owed again."""
+    def end_step(self, ranks: int, exposed: float) -> StepMetrics:
+        """Count the step and return its metrics; what was delivered in a step that training skips is owed again."""
         if self._overflow:
             for piece in self._delivered:
                 residual = self.slots[piece.name].residual

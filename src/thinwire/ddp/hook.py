@@ -8,7 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.advice import check_optimizer
-from thinwire.ddp.handle import Handle, compiled_reducer
+from thinwire.ddp.bucket_hook import compiled_reducer
+from thinwire.ddp.handle import Handle
 from thinwire.ddp.models import check_parameters, find_ddp
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.watching import is_watched
@@ -63,7 +64,7 @@ def attach(
     Examples:
         >>> handle = thinwire.attach(ddp_model, "qsgd")
         >>> ddp_model(inputs).sum().backward()  # the gradients are averaged, compressed
-        >>> "bytes_sent" in handle.metrics()
+        >>> handle.metrics().bytes_sent > 0
         True
     """
     model = find_ddp(model)
@@ -85,7 +86,7 @@ def attach(
         measure_every=measure_every,
         optimizer=optimizer,
     )
-    handle.enter(model, thinwire_hook)
+    handle.hook.enter(model, thinwire_hook)
     return handle
 
 

@@ -12,6 +12,7 @@ from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.advice import check_optimizer, warn_optimizer, warn_uncompressed
 from thinwire.ddp.agreement import check_agreement
 from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.models import check_parameters, check_whole
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, save_engine
@@ -60,9 +61,9 @@ class GradientState:
         self.engine, self._waiting = engine, None
         return engine
 
-    def metrics(self) -> dict[str, Any]:
-        """The last step: bytes, ratios, rounds, relative error, and where the time went."""
-        return self.engine.meter.last if self.engine is not None else {}
+    def metrics(self) -> StepMetrics | None:
+        """The last step: bytes, ratios, rounds, relative error, and where the time went; None before the first one."""
+        return self.engine.meter.last if self.engine is not None else None
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's memory; save it on every rank."""

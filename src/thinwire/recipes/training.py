@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire import Plan
+from thinwire import Plan, StepMetrics
 from thinwire.errors import StateError
 from thinwire.recipes.checkpoints import load_checkpoint, save_checkpoint
 from thinwire.recipes.data import Data, Part
@@ -46,9 +46,9 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """What `prepare` may return to have its figures added to every record."""
+    """What `prepare` may return to have its figures added to every record: a handle, or something like it."""
 
-    def metrics(self) -> dict[str, object]: ...
+    def metrics(self) -> StepMetrics | Mapping[str, object] | None: ...
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,8 @@ class _Run:
         self.logged = (done, now)
         each = (now - seconds) / (done - step)
         samples = self.recipe.batch * self.place.ranks
-        record: Record = dict(self.compressor.metrics()) if isinstance(self.compressor, Measured) else {}
+        last = self.compressor.metrics() if isinstance(self.compressor, Measured) else None
+        record: Record = last.to_dict() if isinstance(last, StepMetrics) else dict(last or {})
         record |= {"step": done, "loss": self.place.mean(loss), "time": now, "step_time": each}
         record |= {"samples_per_s": samples / each, "lr": learning_rate(self.recipe, done - 1)}
         if result is not None:
