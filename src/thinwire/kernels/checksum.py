@@ -1,4 +1,4 @@
-"""CRC-32 of bytes in memory: zlib's value everywhere, computed by compiled code where the machine has instructions for it.
+"""CRC-32 of bytes in memory: zlib's value everywhere, by compiled code where the machine has instructions for it.
 
 Ranks with and without compiled kernels compare each other's values, so that the algorithm is one that the standard
 library has.

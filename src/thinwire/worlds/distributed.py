@@ -27,6 +27,7 @@ from thinwire.core.ops import (
     Op,
     Rounds,
     SendRecv,
+    announced_lengths,
     checked_lengths,
     received_bytes,
     rounds_in,
@@ -156,7 +157,7 @@ class Distributed(Exchanges):
             case AllGather():
                 return self._all_gather(op)
             case AllToAll():
-                return self._all_to_all(op.parts, op.exact)
+                return self._all_to_all(op.parts, op.exact, op.longest)
             case Broadcast():
                 return self._broadcast(op)
             case SendRecv():
@@ -184,22 +185,24 @@ class Distributed(Exchanges):
         """Round a ring if there are streams; else every rank sends its own to each peer."""
         streams = self._streams(op.items[0].device)
         if streams is None or any(t.dtype != torch.uint8 for t in op.items):
-            return self._all_to_all([list(op.items)] * self.ranks, False)
+            return self._all_to_all([list(op.items)] * self.ranks, False, op.longest)
 
         def finish() -> list[list[Tensor]]:
             with streams.journey() as number:
                 relay = Relay(self.rank, streams.streams, number, self.buffers, streams.patience)
-                return relay.make([t.contiguous() for t in op.items])
+                return relay.make([t.contiguous() for t in op.items], op.longest)
 
         return finish
 
-    def _all_to_all(self, parts: Sequence[Sequence[Tensor]], exact: bool) -> Callable[[], list[list[Tensor]]]:
+    def _all_to_all(
+        self, parts: Sequence[Sequence[Tensor]], exact: bool, longest: int
+    ) -> Callable[[], list[list[Tensor]]]:
         if self.ranks == 1:
             return lambda: [list(parts[0])]
         peer = (self.rank + 1) % self.ranks
         sizes = [[t.numel() for t in items] for items in parts]
         sizes[self.rank] = []
-        incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes)
+        incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes, longest)
         like = parts[peer][0]
         sending = [t for j, items in enumerate(parts) if j != self.rank for t in items]
         flat = self._joined(sending)
@@ -212,7 +215,7 @@ class Distributed(Exchanges):
         replies = [own if j == self.rank else split(rows[j], incoming[j]) for j in range(self.ranks)]
         return lambda: _waited(work, replies)
 
-    def _exchange_lengths(self, sizes: list[list[int]]) -> list[list[int]]:
+    def _exchange_lengths(self, sizes: list[list[int]], longest: int) -> list[list[int]]:
         """Tell every peer how long its items are, and hear the same; all send the same number of items."""
         device = self._device()
         count = max(len(items) for items in sizes)
@@ -221,7 +224,8 @@ class Distributed(Exchanges):
         outgoing = torch.tensor(flat, dtype=torch.int32, device=device)
         heard = torch.empty_like(outgoing)
         dist.all_to_all_single(heard, outgoing, counts, counts, group=self.group)
-        return [self._heard_lengths(row) for row in torch.split(heard, counts)]
+        rows = enumerate(torch.split(heard, counts))
+        return [announced_lengths(row.tolist(), longest, source) for source, row in rows]
 
     def _broadcast(self, op: Broadcast) -> Callable[[], list[Tensor]]:
         # what is broadcast is meant to be kept, so that it must not lie in work memory
@@ -234,7 +238,7 @@ class Distributed(Exchanges):
         if op.to == self.rank:
             return lambda: (list(op.items), op.meanwhile() if op.meanwhile else None)
         leg = Leg(op.to, op.source)
-        sizes = self._lengths(op.items, leg) if op.sizes is None else op.sizes
+        sizes = self._lengths(op.items, leg, [op.longest] * len(op.items)) if op.sizes is None else op.sizes
         flight = self._depart(op.items, leg, sizes)
 
         def finish() -> tuple[list[Tensor], Any]:

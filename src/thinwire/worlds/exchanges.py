@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
-from thinwire.core.ops import Hops, Leg, checked_lengths
+from thinwire.core.ops import Hops, Leg, announced_lengths, checked_lengths
 from thinwire.errors import WorldError
 from thinwire.worlds.journeys import Journey
 from thinwire.worlds.streams import Streams
@@ -63,7 +63,7 @@ class Exchanges:
             if made is None:  # it needs what came
                 self._take_all(op, at - 1, before)
                 made = self._given_all(op, at)
-            flight = self._depart(made, leg, op.sizes or self._lengths(made, leg))
+            flight = self._depart(made, leg, op.sizes or self._lengths(made, leg, [item.longest for item in op.items]))
             give_way()
             self._take_all(op, at - 1, before)
             ahead = at + 1 < len(op.legs) and op.legs[at + 1].needs < at
@@ -130,19 +130,17 @@ class Exchanges:
         assert group is not None  # it is there since `__init__`
         return group
 
-    def _lengths(self, items: Sequence[Tensor], leg: Leg) -> list[int]:
-        """How long the items are that will come, told before them."""
+    def _lengths(self, items: Sequence[Tensor], leg: Leg, longest: Sequence[int]) -> list[int]:
+        """How long the items are that will come, told before them; `longest`: what each can have at most."""
         mine = checked_lengths([t.numel() for t in items])
         lengths = torch.tensor(mine, dtype=torch.int32, device=self._device())
         (told,) = self._arrive(self._depart([lengths], leg, [lengths.numel()]))
-        return self._heard_lengths(told)
+        for length, most in zip(told.tolist(), longest, strict=True):
+            announced_lengths([length], most, leg.source)
+        return list(told.tolist())
 
     def _global(self, rank: int) -> int:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
-
-    def _heard_lengths(self, heard: Tensor) -> list[int]:
-        lengths: list[int] = heard.tolist()
-        return checked_lengths(lengths)
 
     def _joined(self, items: Sequence[Tensor]) -> Tensor:
         """One flat tensor: the items' own memory where they lie one behind the other."""

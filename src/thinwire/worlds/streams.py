@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, TypeAlias
 
-from thinwire.errors import WireError, WorldError
+from thinwire.errors import WorldError
 
 Gather: TypeAlias = Callable[[Any], list[Any]]  # what every rank says, by rank
 
@@ -87,13 +87,6 @@ class Stream:
                 self._leaving[0] = first[count:]
                 return
             count -= self._leaving.popleft().nbytes
-
-    def confused(self) -> WireError:
-        """What is to be raised if the peer sent something else."""
-        return WireError(
-            f"rank {self.peer} sent another message than the one that is due;"
-            " all ranks must average the same tensors with the same codecs, in the same order."
-        )
 
     def _lost(self, reason: object) -> WorldError:
         return WorldError(f"the connection to rank {self.peer} is lost ({reason})")
