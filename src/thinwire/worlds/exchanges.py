@@ -15,6 +15,7 @@ from torch import Tensor
 from thinwire.core.buffers import Buffers
 from thinwire.core.ops import Hops, Leg, announced_lengths, checked_lengths
 from thinwire.errors import WorldError
+from thinwire.worlds.handshake import connected
 from thinwire.worlds.journeys import Journey
 from thinwire.worlds.streams import Streams
 
@@ -88,8 +89,9 @@ class Exchanges:
         group = self._process_group
         if group not in _STREAMS:
             patience = timeout_of(group, torch.device("cpu")) or dist.default_pg_timeout
-            _STREAMS[group] = Streams.connect(self.rank, self.ranks, self._gathered, patience.total_seconds())
-            if _STREAMS[group] is None and self.rank == 0:
+            found = connected(self.rank, self.ranks, self._gathered)
+            _STREAMS[group] = None if found is None else Streams(found, patience.total_seconds())
+            if found is None and self.rank == 0:
                 warnings.warn(
                     "thinwire's ranks cannot open connections of their own to each other, so that long messages go"
                     " through Gloo, more slowly; let hosts reach each other on all ports, or set GLOO_SOCKET_IFNAME to"
