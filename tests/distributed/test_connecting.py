@@ -150,7 +150,7 @@ def test_addresses_are_those_of_the_interface_that_gloo_is_told(monkeypatch: pyt
 def averages_cut_off(rank: int, ranks: int) -> tuple[Any, int]:
     """An average where no rank finds an address of its own."""
     os.environ["MASTER_ADDR"] = "127.0.0.1"
-    handshake.own_addresses, handshake.CONNECTING, sharded.LONG = list, 1.0, 1
+    handshake.own_addresses, handshake.CONNECTING, sharded.LONG = list, 1.0, 1  # type: ignore[attr-defined]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mean = thinwire.average(torch.full((4000,), float(rank)), "qsgd(bits=8)", reduction="sharded")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.errors import WorldError
@@ -15,8 +14,7 @@ from thinwire.worlds.distributed import Distributed
 
 def check_agreement(world: Distributed, facts: Mapping[str, Any]) -> None:
     """Compare facts over the ranks, and name the ranks and the first difference if there is one."""
-    everyone: list[Any] = [None] * world.ranks
-    dist.all_gather_object(everyone, dict(facts), group=world.group)
+    everyone = world.gathered(dict(facts), "the comparison of ranks")
     for what, first in everyone[0].items():
         others = [rank for rank in range(world.ranks) if everyone[rank].get(what) != first]
         if others:
@@ -52,8 +50,7 @@ class Fingerprint:
     def compare(self, world: Distributed, step: int) -> None:
         """Name the ranks whose gradients differ, and begin anew."""
         mine, self._value = self._value, 0
-        everyone: list[Any] = [None] * world.ranks
-        dist.all_gather_object(everyone, mine, group=world.group)
+        everyone = world.gathered(mine, "the comparison of gradients")
         wrong = [str(rank) for rank in range(world.ranks) if everyone[rank] != everyone[0]]
         if wrong:
             raise WorldError(

@@ -146,8 +146,7 @@ class Handle:
 
     def full_state_dict(self) -> dict[str, Any]:
         """The memory of all ranks in one dictionary, the same on each; every rank must call it."""
-        everyone: list[Any] = [None] * self._world.ranks
-        dist.all_gather_object(everyone, self.state_dict(), group=self._world.group)
+        everyone = self._world.gathered(self.state_dict(), "full_state_dict")
         whole = dict(everyone[0])
         for saved in everyone[1:]:
             whole |= {key: value for key, value in saved.items() if key.startswith("rank")}

@@ -38,6 +38,7 @@ class Lane:
         self._partial = len(ranks) < dist.get_world_size()
         own = dist.new_group(ranks, timeout=timeout, use_local_synchronization=self._partial)
         self.world = Distributed(own)
+        self.world.share_presence(Distributed(group))
         self.broken: BaseException | None = None
         self._jobs: Jobs = queue.SimpleQueue()
         # A daemon, so that an exception in the main thread can always end the process; `close` joins it in order.
@@ -111,7 +112,9 @@ def _work(jobs: Jobs, lane: "weakref.ref[Lane]") -> None:
                 job(owner.world)
                 _keep(promises)  # here, so that whoever waits for them waits for the stream
         except Exception as reason:
-            owner.broken = owner.broken or reason
+            if owner.broken is None:
+                owner.broken = reason
+                owner.world.tell_failure(reason)
             _keep(promises, reason)
         del item, job, promises, owner  # a thread that waits must not keep buffers alive
 

@@ -35,7 +35,7 @@ from thinwire.core.ops import (
 )
 from thinwire.core.slot import Slot
 from thinwire.core.stage import Stage
-from thinwire.errors import CodecError, WorldError
+from thinwire.errors import CodecError
 from thinwire.worlds.exchanges import Exchanges, give_way, split
 from thinwire.worlds.relay import Relay
 
@@ -112,14 +112,19 @@ class Distributed(Exchanges):
     def drive(self, rounds: Rounds[T]) -> T:
         """Run rounds to their end; what they took of the world's buffers is theirs until the next ones begin."""
         self.buffers.reset()
+        self.meet()
         reply: Any = None
-        while True:
-            try:
-                op = rounds.send(reply)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            reply = self.perform(op)
+        try:
+            while True:
+                try:
+                    op = rounds.send(reply)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                reply = self.perform(op)
+        except BaseException as reason:
+            self.tell_failure(reason)
+            raise
 
     def perform(self, op: Op) -> Any:
         """Do one operation and return its reply; a failing backend becomes an error that says what was being done."""
@@ -136,10 +141,7 @@ class Distributed(Exchanges):
             return self._finish(*ticket)
         except RuntimeError as reason:
             what = type(op.ticket[0] if isinstance(op, Finish) else op.op if isinstance(op, Begin) else op).__name__
-            raise WorldError(
-                f"rank {self.rank} of {self.ranks}: {what} failed; a peer may have died or left"
-                f" ({str(reason).splitlines()[0]})"
-            ) from reason
+            raise self.failure(what, reason) from reason
         finally:
             self._counters.seconds += perf_counter() - began
 
