@@ -1,8 +1,8 @@
 """Which ranks are there: when an exchange fails, every rank finds out who is lost, stopped, or failed first.
 
 Each two ranks have a connection that carries no data. A thread answers on it while other threads wait for peers, notes
-connections that end, and notes what peers say about their own failures. A backend's error has only an address in it, and
-only ranks that happened to exchange something with the lost one get it before their timeout.
+connections that end, and notes what peers say about their own failures. A backend's error has only an address in it,
+and only ranks that happened to exchange something with the lost one get it before their timeout.
 """
 
 import os
@@ -154,11 +154,9 @@ class Presence:
         said = []
         if gone:
             order = [peer.rank for peer in sorted(gone, key=lambda peer: peer.lost or 0.0)]  # the first is the cause
-            said.append(f"rank {_listed(order)} is gone: the process ended, or the host cannot be reached")
+            said.append(f"rank {_listed(order)} is gone: its process ended, or the host cannot be reached")
         if silent:
-            said.append(
-                f"rank {_listed(silent)} does not answer: the process is stopped, or the host cannot be reached"
-            )
+            said.append(f"rank {_listed(silent)} does not answer: it is stopped, or the host cannot be reached")
         if failed and not said:
             first = min(failed, key=lambda peer: peer.failed or 0.0)
             age = time.monotonic() - (first.failed or 0.0)
