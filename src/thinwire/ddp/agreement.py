@@ -3,6 +3,7 @@
 import threading
 import zlib
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -10,11 +11,16 @@ from torch import Tensor
 
 from thinwire.errors import WorldError
 from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.rendezvous import rendezvous
 
 
-def check_agreement(world: Distributed, facts: Mapping[str, Any]) -> None:
-    """Compare facts over the ranks, and name the ranks and the first difference if there is one."""
-    everyone = world.gathered(dict(facts), "the comparison of ranks")
+def check_agreement(world: Distributed, facts: Mapping[str, Any], what: str, timeout: timedelta | None = None) -> None:
+    """Compare facts over the ranks, and name the ranks and the first difference if there is one.
+
+    `what` is the call that all ranks must have come to, in at most `timeout` (None: that of the group).
+    """
+    rendezvous(world, what, timeout)
+    everyone = world.gathered(dict(facts), what)
     for what, first in everyone[0].items():
         others = [rank for rank in range(world.ranks) if everyone[rank].get(what) != first]
         if others:

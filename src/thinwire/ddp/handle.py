@@ -17,7 +17,7 @@ from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
 from thinwire.ddp.agreement import Fingerprint, check_agreement
 from thinwire.ddp.engine import Engine, Piece
-from thinwire.ddp.lane import Lane, Promise, group_count
+from thinwire.ddp.lane import Lane, Promise, end_forgotten, group_count
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, read_distributed, save_engine
 from thinwire.ddp.watching import Watch, not_copied
@@ -68,16 +68,17 @@ class Handle:
         self.headroom = headroom
         self.check = check
         self.on_step: list[Callable[[dict[str, Any]], None]] = []
-        self._scaler = scaler
+        self._scaler, self._timeout = scaler, timeout
         self._waiting: list[Load] = []
         self._sent: list[list[Load]] = []  # in this step
         self._fingerprint = Fingerprint()
         self._watch: Callable[[], Watch | None] = lambda: None
         self._agree(lanes)
+        end_forgotten(self._world)
         device = next((p.device for _, p in names), torch.device("cpu"))
         self._lanes = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
         # torch makes groups without waiting for all ranks: one that closed at once would break the others' connections
-        check_agreement(self._world, {"lanes": len(self._lanes)})
+        check_agreement(self._world, {"lanes": len(self._lanes)}, "attach", timeout)
         self._say_if_idle()
 
     # What the user asks.
@@ -129,7 +130,7 @@ class Handle:
     def use(self, plan: PlanLike) -> None:
         """Another codec or plan from the next step on; call it on all ranks after the same step."""
         new = Plan.parse(plan)
-        check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step})
+        check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step}, "use", self._timeout)
         before = self.engine.plan
         self.engine.use(new, self._layout)
         try:
@@ -301,6 +302,8 @@ class Handle:
                 "having a scaler": engine.skips,
                 "the number of process groups": group_count(self._world.group),
             },
+            "attach",
+            self._timeout,
         )
 
     def _say_if_idle(self) -> None:

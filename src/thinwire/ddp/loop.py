@@ -36,7 +36,7 @@ class GradientState:
             return engine
         layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
         facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
-        check_agreement(world, {**facts, "the seed": self.seed})
+        check_agreement(world, {**facts, "the seed": self.seed}, "average_gradients")
         if engine is not None:
             engine.use(plan, trained)
             return engine
