@@ -248,9 +248,8 @@ def forgotten_handles_are_given_up(rank: int, ranks: int, folder: Path) -> None:
         del model, handle
         descriptors.append(len(os.listdir("/proc/self/fd")))
         groups.append(len(torch.distributed.distributed_c10d._world.pg_map))
-    assert max(descriptors) - descriptors[0] < 13 * (descriptors[1] - descriptors[0] + 4)
-    assert descriptors[-1] <= max(descriptors[:20])
-    assert groups[-1] <= max(groups[:20])
+    assert max(descriptors) < descriptors[0] + 100  # a handle has about ten
+    assert max(groups) < groups[0] + 20  # a handle has two
     gc.collect()
     thinwire.attach(ddp(net()), "qsgd").close()
     assert len(torch.distributed.distributed_c10d._world.pg_map) < groups[0]

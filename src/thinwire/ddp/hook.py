@@ -32,9 +32,9 @@ def attach(
     `plan` is a preset or chain as text, a Codec, a mapping of parameter patterns to codecs, a file, or a Plan.
     `start` leaves the first steps uncompressed; `check=N` compares the results of all ranks every N steps;
     `scaler` is the GradScaler whose loss scale the residuals must follow; `headroom` sends nothing at all, to show
-    the best that any codec could reach. A peer that stays silent for `timeout` (that of the model's group if None)
-    is an error; while nothing is compressed, DDP averages by itself, and its group's timeout holds. The handle reports,
-    swaps codecs, saves and loads.
+    the best that any codec could reach. A peer that stays silent, or does not come to `attach`, for `timeout`
+    (that of the model's group if None) is an error with its rank; while nothing is compressed, DDP averages by
+    itself, and its group's timeout holds. The handle reports, swaps codecs, saves and loads.
     """
     _check_model(model)
     for name, value, least in (("start", start, 0), ("check", check, 0), ("lanes", lanes, 1)):
