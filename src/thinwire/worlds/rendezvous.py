@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from thinwire.errors import WorldError
 from thinwire.worlds.exchanges import Exchanges
@@ -20,12 +21,12 @@ _MEETINGS: dict[str, int] = {}  # how often the ranks of a group have met; a num
 
 def rendezvous(world: Exchanges, what: str, timeout: timedelta | None) -> None:
     """Wait until all ranks have come to the call `what`, for at most `timeout` (None: that of the group)."""
-    store: dist.Store | None = dist.distributed_c10d._get_default_store()
+    store: Store | None = _get_default_store()
     if world.ranks == 1 or store is None:  # the MPI backend has no store
         return
     members = "-".join(map(str, dist.get_process_group_ranks(world.group)))
     number = _MEETINGS[members] = _MEETINGS.get(members, 0) + 1
-    meeting = dist.PrefixStore(f"thinwire/{members}/{number}", store)
+    meeting = PrefixStore(f"thinwire/{members}/{number}", store)
     seconds = world.timeout if timeout is None else timeout.total_seconds()
     try:
         decision = _decided(meeting, world, seconds)
@@ -47,7 +48,7 @@ def rendezvous(world: Exchanges, what: str, timeout: timedelta | None) -> None:
         )
 
 
-def _decided(meeting: dist.Store, world: Exchanges, seconds: float) -> dict[str, Any]:
+def _decided(meeting: Store, world: Exchanges, seconds: float) -> dict[str, Any]:
     """Which ranks were missing when the first rank gave up, after how many seconds; none if all came."""
     meeting.set(f"rank {world.rank}", "has come")
     if meeting.add("count", 1) == world.ranks:
@@ -60,7 +61,7 @@ def _decided(meeting: dist.Store, world: Exchanges, seconds: float) -> dict[str,
     return _decide(meeting, [], 0.0)  # there is one
 
 
-def _decide(meeting: dist.Store, missing: list[int], seconds: float) -> dict[str, Any]:
+def _decide(meeting: Store, missing: list[int], seconds: float) -> dict[str, Any]:
     """Note a decision, unless there is one; the one that counts."""
     noted = meeting.compare_set("decision", "", json.dumps({"missing": missing, "seconds": seconds}))
     decision: dict[str, Any] = json.loads(noted)
