@@ -21,7 +21,7 @@ from torch import Tensor
 from thinwire.core.buffers import Buffers
 from thinwire.core.cut import Cut, shard_length, size_of
 from thinwire.core.given import Flow
-from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, Rounds, SendRecv
+from thinwire.core.ops import LENGTH_BYTES, AllGather, AllReduce, Rounds, SendRecv, longest_message, sent_by
 from thinwire.core.parts import part_bounds
 from thinwire.core.ring import Encodeds, ring
 from thinwire.core.sharded import SECOND_ENCODING, Numbers, Want, sharded
@@ -150,9 +150,10 @@ def _gathered(numbers: Numbers) -> Rounds[bool | None]:
         encode_message_into(links, y, message)
     else:
         message = encode_message(links, y)
-    replies = yield AllGather([message], exact=size.exact)
+    replies = yield AllGather([message], size.exact, longest_message(y.numel()))
     for source, (received,) in enumerate(replies):
-        decode_message(links, received, numbers.total, add=source > 0)
+        with sent_by(source):
+            decode_message(links, received, numbers.total, add=source > 0)
     if numbers.want == "own":
         decode_message(links, message, numbers.own)
     elif numbers.want == "left":
@@ -163,19 +164,21 @@ def _gathered(numbers: Numbers) -> Rounds[bool | None]:
 def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Rounds[tuple[Tensor, Tensor]]:
     """Decode, add and encode at every hop; each rank books the errors of the encodings it made."""
     cut = Cut.of(links, y.numel(), ranks, Buffers(), y.device)
-    own = y.clone()
+    own, before = y.clone(), (rank - 1) % ranks
 
     def sealed(j: int, values: Tensor, hop: int) -> Tensor:
         low, high = cut.shards[j]
         message = cut.encoder(values, cut.shards[j][0], hop * SECOND_ENCODING)(j)
         delivered = torch.empty_like(values)
-        cut.decoder(delivered, cut.shards[j][0])(j, message)
+        with sent_by(rank):
+            cut.decoder(delivered, cut.shards[j][0])(j, message)
         own[low:high] -= values - delivered
         return message
 
     def passed_on(message: Tensor) -> Rounds[Tensor]:
         sizes = [message.numel()] if cut.exact else None
-        received, _ = yield SendRecv([message], (rank + 1) % ranks, (rank - 1) % ranks, sizes)
+        longest = longest_message(cut.shards[0][1])
+        received, _ = yield SendRecv([message], (rank + 1) % ranks, before, sizes, longest=longest)
         arrived: Tensor = received[0]
         return arrived
 
@@ -186,13 +189,15 @@ def _ring_encoded(links: Sequence[Link], y: Tensor, rank: int, ranks: int) -> Ro
         j = (rank - hop) % ranks
         low, high = cut.shards[j]
         values = y[low:high].clone()
-        cut.decoder(values, low, add=True)(j, received)
+        with sent_by(before):
+            cut.decoder(values, low, add=True)(j, received)
         message = sealed(j, values, hop)
     total = torch.empty_like(y)
     for hop in range(ranks):
         j = (rank + 1 - hop) % ranks
         low, high = cut.shards[j]
-        cut.decoder(total[low:high], low)(j, message)
+        with sent_by(before if hop else rank):
+            cut.decoder(total[low:high], low)(j, message)
         if hop < ranks - 1:
             message = yield from passed_on(message)
     return total, own

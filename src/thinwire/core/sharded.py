@@ -17,7 +17,7 @@ from torch import Tensor
 from thinwire.core.buffers import Buffers
 from thinwire.core.cut import Cut, Decode
 from thinwire.core.given import Flow
-from thinwire.core.ops import AllGather, AllToAll, Hops, Leg, Rounds, Traffic
+from thinwire.core.ops import AllGather, AllToAll, Hops, Leg, Rounds, Traffic, longest_message, sent_by
 from thinwire.core.wire import Link
 from thinwire.kernels.shares import share_into
 
@@ -93,6 +93,7 @@ class _Sharded:
         low, high = cut.shards[0]
         self.size = int(cut.full) if cut.exact else None
         self.about = 4 * (high - low) if self.size is None else self.size  # not what was measured on one machine
+        self.longest = longest_message(high - low)
         self.traffic = Traffic()
         self.finite: bool | None = True
         self.others = [(rank + hop) % ranks for hop in range(1, ranks)]
@@ -113,10 +114,10 @@ class _Sharded:
             parts[j] = [self._made(at)]
         for at in range(len(self.others)):
             self._booked(at)
-        received = yield AllToAll(parts, self.cut.exact)
+        received = yield AllToAll(parts, self.cut.exact, self.longest)
         for j in reversed(self.others):
-            self._added(received[j][0])
-        gathered = yield AllGather([self._sealed()], self.cut.exact)
+            self._added(received[j][0], j)
+        gathered = yield AllGather([self._sealed()], self.cut.exact, self.longest)
         for j in range(self.ranks):
             self._written(gathered[j][0], j)
         self._book_second_encoding()
@@ -143,7 +144,7 @@ class _Sharded:
     def take(self, leg: int, message: Tensor) -> None:
         sums = leg - (self.ranks - 1)
         if sums < 0:
-            self._added(message)
+            self._added(message, (self.rank - leg - 1) % self.ranks)
         else:
             self._written(message, (self.rank - sums - 1) % self.ranks)
 
@@ -190,13 +191,15 @@ class _Sharded:
     def _booked(self, at: int) -> None:
         message = self.messages.pop(0)
         if self._book is not None:
-            self._book(self.others[at], message)
+            with sent_by(self.rank):
+                self._book(self.others[at], message)
         if self.cut.exact:
             self.free.append(message)
 
-    def _added(self, message: Tensor) -> None:
+    def _added(self, message: Tensor, source: int) -> None:
         self._begin_sum()
-        self._add(self.rank, message)
+        with sent_by(source):
+            self._add(self.rank, message)
 
     def _sealed(self) -> Tensor:
         """The sum, encoded once: everyone, the owner too, decodes the same bytes."""
@@ -205,7 +208,8 @@ class _Sharded:
         return self.sealed
 
     def _written(self, sealed: Tensor, j: int) -> None:
-        self._put(j, sealed)
+        with sent_by(j):
+            self._put(j, sealed)
         if self.numbers.flow is not None:
             self.numbers.flow.come(*self.cut.shards[j])
         if self.finite:

@@ -3,20 +3,24 @@
 import threading
 import zlib
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.errors import WorldError
 from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.rendezvous import rendezvous
 
 
-def check_agreement(world: Distributed, facts: Mapping[str, Any]) -> None:
-    """Compare facts over the ranks, and name the ranks and the first difference if there is one."""
-    everyone: list[Any] = [None] * world.ranks
-    dist.all_gather_object(everyone, dict(facts), group=world.group)
+def check_agreement(world: Distributed, facts: Mapping[str, Any], what: str, timeout: timedelta | None = None) -> None:
+    """Compare facts over the ranks, and name the ranks and the first difference if there is one.
+
+    `what` is the call that all ranks must have come to, in at most `timeout` (None: that of the group).
+    """
+    rendezvous(world, what, timeout)
+    everyone = world.gathered(dict(facts), what)
     for what, first in everyone[0].items():
         others = [rank for rank in range(world.ranks) if everyone[rank].get(what) != first]
         if others:
@@ -52,8 +56,7 @@ class Fingerprint:
     def compare(self, world: Distributed, step: int) -> None:
         """Name the ranks whose gradients differ, and begin anew."""
         mine, self._value = self._value, 0
-        everyone: list[Any] = [None] * world.ranks
-        dist.all_gather_object(everyone, mine, group=world.group)
+        everyone = world.gathered(mine, "the comparison of gradients")
         wrong = [str(rank) for rank in range(world.ranks) if everyone[rank] != everyone[0]]
         if wrong:
             raise WorldError(

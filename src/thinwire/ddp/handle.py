@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire._version import __version__
@@ -16,7 +15,7 @@ from thinwire.ddp.agreement import check_agreement
 from thinwire.ddp.bucket_hook import BucketHook
 from thinwire.ddp.callbacks import Callback
 from thinwire.ddp.engine import Engine
-from thinwire.ddp.lane import Lane, group_count
+from thinwire.ddp.lane import Lane, end_forgotten, group_count
 from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.names import parameter_names
 from thinwire.ddp.saving import load_engine, read_distributed, save_engine
@@ -63,12 +62,13 @@ class Handle:
         self.engine.skips = scaler is not None
         self.engine.drops_idle = bool(model.find_unused_parameters) and not model.static_graph
         self._names = {id(p): name for name, p in names}
-        self._optimizer = optimizer
+        self._optimizer, self._timeout = optimizer, timeout
         self._agree(lanes, check, headroom)
+        end_forgotten(self._world)
         device = next((p.device for _, p in names), torch.device("cpu"))
         own = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
         # torch makes groups without waiting for all ranks: one that closed at once would break the others' connections
-        check_agreement(self._world, {"lanes": len(own)})
+        check_agreement(self._world, {"lanes": len(own)}, "attach", timeout)
         self.hook = BucketHook(
             self.engine,
             self._world,
@@ -159,7 +159,7 @@ class Handle:
         Residuals stay, and the new codec delivers them.
         """
         new = Plan.parse(plan)
-        check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step})
+        check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step}, "use", self._timeout)
         before = self.engine.plan
         self.engine.use(new, self._layout)
         try:
@@ -175,8 +175,7 @@ class Handle:
 
     def full_state_dict(self) -> dict[str, Any]:
         """The memory of all ranks in one dictionary, the same on each; every rank must call it."""
-        everyone: list[Any] = [None] * self._world.ranks
-        dist.all_gather_object(everyone, self.state_dict(), group=self._world.group)
+        everyone = self._world.gathered(self.state_dict(), "full_state_dict")
         whole = dict(everyone[0])
         for saved in everyone[1:]:
             whole |= {key: value for key, value in saved.items() if key.startswith("rank")}
@@ -223,4 +222,6 @@ class Handle:
                 "having a scaler": engine.skips,
                 "the number of process groups": group_count(self._world.group),
             },
+            "attach",
+            self._timeout,
         )

@@ -48,8 +48,9 @@ def attach(
         headroom: Send nothing and average nothing. The step time is then the best that any codec can reach; the model
             is useless afterwards.
         lanes: Number of threads that average buckets. Each has its own process group.
-        timeout: A peer that is silent for this long is an error. None takes the timeout of the model's group. While
-            nothing is compressed, DDP itself averages, with the timeout of its group.
+        timeout: A peer that is silent, or does not call `attach`, for this long is an error with its rank. None takes
+            the timeout of the model's group. While nothing is compressed, DDP itself averages, with the timeout of its
+            group.
         measure_every: Steps between two measurements of `relative_error`. 0 measures never.
         optimizer: The optimizer that steps the model. A warning says where it does not go together with the plan:
             momentum in both, or Adam after a biased codec.

@@ -48,7 +48,7 @@ class GradientState:
             return engine
         layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
         facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
-        check_agreement(world, {**facts, "the seed": self.seed})
+        check_agreement(world, {**facts, "the seed": self.seed}, "average_gradients")
         decisions = plan.decisions(trained)
         warn_uncompressed(plan, decisions, stacklevel=3)
         warn_optimizer(self.optimizer, {id(p): n for n, p in trained}, {d.name: d for d in decisions}, stacklevel=3)

@@ -29,6 +29,7 @@ from thinwire.core.ops import (
     Op,
     Rounds,
     SendRecv,
+    announced_lengths,
     checked_lengths,
     received_bytes,
     rounds_in,
@@ -37,7 +38,6 @@ from thinwire.core.ops import (
 from thinwire.core.slot import Slot, check_slot
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Stage
-from thinwire.errors import WorldError
 from thinwire.worlds.exchanges import Exchanges, give_way, split
 from thinwire.worlds.relay import Relay
 
@@ -151,14 +151,19 @@ class Distributed(Exchanges):
     def drive(self, rounds: Rounds[T]) -> T:
         """Run rounds to their end; what they took of the world's buffers is theirs until the next ones begin."""
         self.buffers.reset()
+        self.meet()
         reply: Any = None
-        while True:
-            try:
-                op = rounds.send(reply)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            reply = self.perform(op)
+        try:
+            while True:
+                try:
+                    op = rounds.send(reply)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                reply = self.perform(op)
+        except BaseException as reason:
+            self.tell_failure(reason)
+            raise
 
     def perform(self, op: Op) -> Any:
         """Do one operation and return its reply; a failing backend becomes an error that says what was being done."""
@@ -175,10 +180,7 @@ class Distributed(Exchanges):
             return self._finish(*ticket)
         except RuntimeError as reason:
             what = type(op.ticket[0] if isinstance(op, Finish) else op.op if isinstance(op, Begin) else op).__name__
-            raise WorldError(
-                f"rank {self.rank} of {self.ranks}: {what} failed; a peer may have died or left"
-                f" ({str(reason).splitlines()[0]})"
-            ) from reason
+            raise self.failure(what, reason) from reason
         finally:
             self._counters.seconds += perf_counter() - began
 
@@ -196,7 +198,7 @@ class Distributed(Exchanges):
             case AllGather():
                 return self._all_gather(op)
             case AllToAll():
-                return self._all_to_all(op.parts, op.exact)
+                return self._all_to_all(op.parts, op.exact, op.longest)
             case Broadcast():
                 return self._broadcast(op)
             case SendRecv():
@@ -224,22 +226,24 @@ class Distributed(Exchanges):
         """Round a ring if there are streams; else every rank sends its own to each peer."""
         streams = self._streams(op.items[0].device)
         if streams is None or any(t.dtype != torch.uint8 for t in op.items):
-            return self._all_to_all([list(op.items)] * self.ranks, False)
+            return self._all_to_all([list(op.items)] * self.ranks, False, op.longest)
 
         def finish() -> list[list[Tensor]]:
             with streams.journey() as number:
                 relay = Relay(self.rank, streams.streams, number, self.buffers, streams.patience)
-                return relay.make([t.contiguous() for t in op.items])
+                return relay.make([t.contiguous() for t in op.items], op.longest)
 
         return finish
 
-    def _all_to_all(self, parts: Sequence[Sequence[Tensor]], exact: bool) -> Callable[[], list[list[Tensor]]]:
+    def _all_to_all(
+        self, parts: Sequence[Sequence[Tensor]], exact: bool, longest: int
+    ) -> Callable[[], list[list[Tensor]]]:
         if self.ranks == 1:
             return lambda: [list(parts[0])]
         peer = (self.rank + 1) % self.ranks
         sizes = [[t.numel() for t in items] for items in parts]
         sizes[self.rank] = []
-        incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes)
+        incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes, longest)
         like = parts[peer][0]
         sending = [t for j, items in enumerate(parts) if j != self.rank for t in items]
         flat = self._joined(sending)
@@ -252,7 +256,7 @@ class Distributed(Exchanges):
         replies = [own if j == self.rank else split(rows[j], incoming[j]) for j in range(self.ranks)]
         return lambda: _waited(work, replies)
 
-    def _exchange_lengths(self, sizes: list[list[int]]) -> list[list[int]]:
+    def _exchange_lengths(self, sizes: list[list[int]], longest: int) -> list[list[int]]:
         """Tell every peer how long its items are, and hear the same; all send the same number of items."""
         device = self._device()
         count = max(len(items) for items in sizes)
@@ -261,7 +265,8 @@ class Distributed(Exchanges):
         outgoing = torch.tensor(flat, dtype=torch.int32, device=device)
         heard = torch.empty_like(outgoing)
         dist.all_to_all_single(heard, outgoing, counts, counts, group=self.group)
-        return [self._heard_lengths(row) for row in torch.split(heard, counts)]
+        rows = enumerate(torch.split(heard, counts))
+        return [announced_lengths(row.tolist(), longest, source) for source, row in rows]
 
     def _broadcast(self, op: Broadcast) -> Callable[[], list[Tensor]]:
         # what is broadcast is meant to be kept, so that it must not lie in work memory
@@ -274,7 +279,7 @@ class Distributed(Exchanges):
         if op.to == self.rank:
             return lambda: (list(op.items), op.meanwhile() if op.meanwhile else None)
         leg = Leg(op.to, op.source)
-        sizes = self._lengths(op.items, leg) if op.sizes is None else op.sizes
+        sizes = self._lengths(op.items, leg, [op.longest] * len(op.items)) if op.sizes is None else op.sizes
         flight = self._depart(op.items, leg, sizes)
 
         def finish() -> tuple[list[Tensor], Any]:
