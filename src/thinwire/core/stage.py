@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.checks import expect_count, expect_keys, expect_number, expect_tensor
 from thinwire.core.given import Given
 from thinwire.core.ops import Rounds
 from thinwire.core.options import check_options, print_options
@@ -184,6 +185,22 @@ class Stage:
     def init(self, spec: Spec) -> State:
         """The memory of one segment at its first step."""
         return {}
+
+    def check_state(self, state: State, spec: Spec) -> None:
+        """Raise StateError unless this is a state that the stage may have saved, without what it has `held`.
+
+        By default: what `init` returns, with other numbers of at least 0 and other finite tensors of the same shape.
+        """
+        first = self.init(spec)
+        expect_keys(f"the state of {self}", state, tuple(first))
+        for key, value in first.items():
+            what = f"{key!r} of {self}"
+            if isinstance(value, Tensor):
+                expect_tensor(what, state[key], value.shape, (value.dtype,))
+            elif isinstance(value, int):
+                expect_count(what, state[key])
+            else:
+                expect_number(what, state[key])
 
     def ready(self, state: State, spec: Spec) -> bool:
         """False: the chain ends before this stage for now, and what follows it is replaced by `detour`."""
