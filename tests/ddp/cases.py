@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.distributed.processes import run_ranks
 from thinwire.ddp import handle
 
-KINDS = ("training", "models", "amp", "errors", "saving", "metrics", "watching")
+KINDS = ("training", "models", "amp", "errors", "saving", "loading", "metrics", "watching")
 Case = Callable[[int, int, Path], None]
 CASES: dict[int, dict[str, Case]] = {2: {}, 3: {}, 4: {}}
 

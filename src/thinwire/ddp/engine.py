@@ -37,7 +37,7 @@ class Engine:
     `dial` is the share of their usual loss that stages with a dial may cause (`core.schedule`).
     `skips`: the training skips a step whose gradients are not finite, so that what such a step delivered is still
     owed. `drops_idle`: what is delivered for a parameter that no rank used is dropped (DDP leaves its gradient
-    alone), so that a rank without a gradient must not spend what it holds.
+    alone), so that a rank without a gradient must not spend what it holds. `run` names this run in its checkpoints.
     """
 
     plan: Plan
@@ -50,6 +50,7 @@ class Engine:
     dial: float = 1.0
     skips: bool = False
     drops_idle: bool = False
+    run: str = ""
     meter: Meter = field(default_factory=Meter)
     _overflow: bool = False
     _delivered: list[Piece] = field(default_factory=list)

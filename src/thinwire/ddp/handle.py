@@ -3,10 +3,9 @@
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -16,14 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
-from thinwire.ddp.agreement import Fingerprint, check_agreement
+from thinwire.ddp.agreement import Fingerprint, check_agreement, new_run
+from thinwire.ddp.checkpoints import Checkpoints
 from thinwire.ddp.engine import Engine, Piece
 from thinwire.ddp.lane import Lane, Promise, group_count
 from thinwire.ddp.names import parameter_names
-from thinwire.ddp.saving import load_engine, read_distributed, save_engine
 from thinwire.ddp.watching import Watch, not_copied
 from thinwire.errors import CodecError, ThinwireError, WorldError
 from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.exchanges import timeout_of
 
 Bucket: TypeAlias = "torch.futures.Future[Tensor]"
 
@@ -40,7 +40,7 @@ class Load:
     promise: Promise
 
 
-class Handle:
+class Handle(Checkpoints):
     """The plan in force, its metrics, and the state that belongs into checkpoints."""
 
     def __init__(
@@ -75,8 +75,10 @@ class Handle:
         self._fingerprint = Fingerprint()
         self._watch: Callable[[], Watch | None] = lambda: None
         self._agree(lanes)
+        self.engine.run = new_run(self._world)
         device = next((p.device for _, p in names), torch.device("cpu"))
         self._lanes = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
+        self._timeout = timeout or timeout_of(model.process_group, device) or dist.default_pg_timeout
         # torch makes groups without waiting for all ranks: one that closed at once would break the others' connections
         check_agreement(self._world, {"lanes": len(self._lanes)})
         self._say_if_idle()
@@ -139,29 +141,6 @@ class Handle:
             self.engine.use(before, self._layout)  # nothing is held yet
             raise
         self._say_if_idle()
-
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's memory: tensors, numbers and text. Save it on every rank, or use `full_state_dict`."""
-        return save_engine(self.engine, self._world)
-
-    def full_state_dict(self) -> dict[str, Any]:
-        """The memory of all ranks in one dictionary, the same on each; every rank must call it."""
-        everyone: list[Any] = [None] * self._world.ranks
-        dist.all_gather_object(everyone, self.state_dict(), group=self._world.group)
-        whole = dict(everyone[0])
-        for saved in everyone[1:]:
-            whole |= {key: value for key, value in saved.items() if key.startswith("rank")}
-        return whole
-
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a run stopped; nothing changes if the checkpoint does not fit."""
-        load_engine(self.engine, self._world, saved)
-        self._take_slot()
-
-    def load_distributed(self, folder: str | Path, key: str = "thinwire") -> None:
-        """Go on from a torch.distributed.checkpoint in which `state_dict()` was saved under `key`, by any number of
-        ranks."""
-        self.load_state_dict(read_distributed(folder, key, self._world))
 
     def close(self) -> None:
         """End the threads and give up their groups; the model cannot be trained with this handle afterwards."""

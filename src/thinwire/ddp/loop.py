@@ -8,10 +8,11 @@ from torch import nn
 
 from thinwire._version import __version__
 from thinwire.core.plan import Plan, PlanLike
-from thinwire.ddp.agreement import check_agreement
+from thinwire.ddp.agreement import check_agreement, new_run
 from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.loading import load_engine
 from thinwire.ddp.names import parameter_names
-from thinwire.ddp.saving import load_engine, save_engine
+from thinwire.ddp.saving import save_engine
 from thinwire.errors import StateError, WorldError
 from thinwire.worlds.distributed import Distributed
 
@@ -36,13 +37,15 @@ class GradientState:
             return engine
         layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
         facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
-        check_agreement(world, {**facts, "the seed": self.seed})
+        loaded = self._waiting is not None
+        check_agreement(world, {**facts, "the seed": self.seed, "having a checkpoint to load": loaded})
         if engine is not None:
             engine.use(plan, trained)
             return engine
         engine = Engine.of(plan, trained, self.seed)
-        if self._waiting is not None:
-            load_engine(engine, world, self._waiting)
+        engine.run = new_run(world)
+        if loaded:
+            load_engine(engine, world, lambda: self._waiting)
         self.engine, self._waiting = engine, None
         return engine
 
@@ -57,11 +60,12 @@ class GradientState:
         return save_engine(self.engine, Distributed(self.group))
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a run stopped; it is checked against the model at the next average_gradients."""
+        """Go on where a run stopped, on all ranks; it is checked against the model and the other ranks at the next
+        average_gradients, or at once if there was one before."""
         if self.engine is None:
             self._waiting = saved
         else:
-            load_engine(self.engine, Distributed(self.group), saved)
+            load_engine(self.engine, Distributed(self.group), lambda: saved)
 
 
 def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) -> None:
