@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 import thinwire
@@ -19,6 +21,7 @@ from tests.ddp.cases import assert_same_everywhere, case, flat, loss_of, net, ra
 from tests.ddp.cases_saving import begun, slots_equal
 from tests.ddp.cases_training import SYSTEMS
 from thinwire import StateError, WorldError
+from thinwire.ddp import arithmetic
 from thinwire.kernels import native
 
 
@@ -161,6 +164,14 @@ def one_file_of_rank_0_restores_all_ranks(rank: int, ranks: int, folder: Path) -
         dist.barrier()
         handle.stateful().load_state_dict(torch.load(folder / f"{number}.pt", weights_only=True))
         assert slots_equal(handle.state_dict(), before)
+        # torch.distributed.checkpoint asks every rank, too, and loads in place what has the same keys
+        place = str(folder / str(number))
+        save({"thinwire": handle.stateful()}, checkpoint_id=place)
+        train(model, rank, range(3, 4), optimizer)
+        handle.load_distributed(place)
+        assert slots_equal(handle.state_dict(), before)
+        load({"thinwire": handle.stateful()}, checkpoint_id=place)
+        assert slots_equal(handle.state_dict(), before)
         handle.close()
 
 
@@ -184,6 +195,31 @@ def a_rank_that_saves_alone_gets_an_error_in_time(rank: int, ranks: int, folder:
     handle.close()
 
 
+def resumes_equally(chain: str, rank: int, first: int, **options: Any) -> bool:
+    """Whether a run that takes `first` steps with any data and then loads goes on as the one that wrote did."""
+    model, handle, optimizer = begun(chain, rank, steps=4, **options)
+    saved = saved_of(handle)
+    weights, momenta = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    again, other, new = begun(chain, rank, steps=first, **options)
+    again.load_state_dict(weights)
+    new.load_state_dict(momenta)
+    other.load_state_dict(saved)
+    train(model, rank, range(4, 9), optimizer)
+    train(again, rank, range(4, 9), new)
+    equal = torch.equal(flat(model), flat(again)) and slots_equal(handle.state_dict(), other.state_dict())
+    handle.close()
+    other.close()
+    return equal
+
+
+@case(3, 4)
+def resumed_training_is_equal_if_ddp_has_formed_its_buckets(rank: int, ranks: int, folder: Path) -> None:
+    """Sums of more than two numbers depend on the buckets, and DDP forms others for its first step."""
+    for chain in ("none", "qsgd", "topk(density=0.1)", "powersgd(rank=2)", "gradiveq(warmup=0, sample=2, reuse=9)"):
+        assert resumes_equally(chain, rank, first=1), chain
+    assert resumes_equally("qsgd", rank, first=0, find_unused_parameters=True)
+
+
 @case(2, 3)
 def a_rank_without_compiled_kernels_gets_the_same_numbers(rank: int, ranks: int, folder: Path) -> None:
     compiled = native.NATIVE
@@ -196,3 +232,24 @@ def a_rank_without_compiled_kernels_gets_the_same_numbers(rank: int, ranks: int,
             native.NATIVE = compiled
         assert_same_everywhere(flat(model))
         handle.close()
+
+
+@case(2)
+def ranks_that_may_compute_other_bits_are_told(rank: int, ranks: int, folder: Path) -> None:
+    """Only for chains with matrix products in their decoders, and on the first rank."""
+    truth = arithmetic.processor
+    arithmetic.processor = lambda: f"processor of rank {rank}"
+    said = "disagree on the processor: rank 0 has 'processor of rank 0', rank 1 has .*; powersgd decodes with matrix"
+    try:
+        with pytest.warns(RuntimeWarning, match=said) if rank == 0 else nullcontext():
+            _, handle, _ = begun("powersgd(rank=2)", rank, steps=0)
+        handle.use("qsgd")  # a warning would be an error
+        with pytest.warns(RuntimeWarning, match=said) if rank == 0 else nullcontext():
+            handle.use("powersgd(rank=3)")
+        handle.close()
+        model = net()
+        loss_of(model, rank, 0).backward()
+        with pytest.warns(RuntimeWarning, match=said) if rank == 0 else nullcontext():
+            thinwire.average_gradients(model, "powersgd(rank=2)", thinwire.GradientState())
+    finally:
+        arithmetic.processor = truth

@@ -18,9 +18,9 @@ from thinwire import StateError
 
 
 def begun(
-    chain: Any, rank: int, steps: int = 3, group: Any = None
+    chain: Any, rank: int, steps: int = 3, group: Any = None, **options: Any
 ) -> tuple[Any, thinwire.Handle, torch.optim.Optimizer]:
-    model = ddp(net(), bucket_cap_mb=0.01, process_group=group)
+    model = ddp(net(), bucket_cap_mb=0.01, process_group=group, **options)
     handle = thinwire.attach(model, chain, seed=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     train(model, rank, range(steps), optimizer)

@@ -98,7 +98,8 @@ class Stage:
     scene's divisor first. `orthonormal`: a fixed linear map that keeps lengths, without state or context, so that a
     residual can stay behind it. `late`: its `agree` does not read the numbers, so that they can be made later.
     `asks`: ranks tell each other the largest number that their `parts` encode, to know early whether the sum is
-    finite. `sparse`: a wire stage that puts its values at positions and changes nothing else.
+    finite. `sparse`: a wire stage that puts its values at positions and changes nothing else. `portable`: from the same
+    bits it decodes the same bits, whatever processor and library compute.
     """
 
     name: ClassVar[str] = ""
@@ -110,6 +111,7 @@ class Stage:
     settings: ClassVar[bool] = False
     held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
     standalone: ClassVar[bool] = True
+    portable: ClassVar[bool] = True
     divides: ClassVar[bool] = False
     late: ClassVar[bool] = False
     asks: ClassVar[bool] = False

@@ -75,6 +75,10 @@ class Engine:
         """The codec of a parameter in this step."""
         return _PLAIN if self.step < self.start else self.decisions[name].codec
 
+    def codecs(self) -> set[Codec]:
+        """Those of all parameters, once the start is over."""
+        return {decision.codec for decision in self.decisions.values()}
+
     def average(self, pieces: Sequence[Piece], world: Distributed, whole: Tensor | None = None) -> None:
         """Replace every piece's gradient by its mean over the ranks.
 

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
 from thinwire.ddp.agreement import Fingerprint, check_agreement, new_run
+from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
 from thinwire.ddp.checkpoints import Checkpoints
 from thinwire.ddp.engine import Engine, Piece
 from thinwire.ddp.lane import Lane, Promise, group_count
@@ -78,6 +80,8 @@ class Handle(Checkpoints):
         self.engine.run = new_run(self._world)
         device = next((p.device for _, p in names), torch.device("cpu"))
         self._lanes = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
+        self._compare_arithmetic = partial(warn_if_arithmetic_differs, self._world, device=device)
+        self._compare_arithmetic(self.engine.codecs())
         self._timeout = timeout or timeout_of(model.process_group, device) or dist.default_pg_timeout
         # torch makes groups without waiting for all ranks: one that closed at once would break the others' connections
         check_agreement(self._world, {"lanes": len(self._lanes)})
@@ -140,6 +144,7 @@ class Handle(Checkpoints):
         except Exception:
             self.engine.use(before, self._layout)  # nothing is held yet
             raise
+        self._compare_arithmetic(self.engine.codecs())
         self._say_if_idle()
 
     def close(self) -> None:

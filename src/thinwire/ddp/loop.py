@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from thinwire._version import __version__
 from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.agreement import check_agreement, new_run
+from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
 from thinwire.ddp.engine import Engine, Piece
 from thinwire.ddp.loading import load_engine
 from thinwire.ddp.names import parameter_names
@@ -39,6 +41,9 @@ class GradientState:
         facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
         loaded = self._waiting is not None
         check_agreement(world, {**facts, "the seed": self.seed, "having a checkpoint to load": loaded})
+        first = next((p.device for _, p in trained), torch.device("cpu"))
+        codecs = {decision.codec for decision in plan.decisions(trained)}
+        warn_if_arithmetic_differs(world, codecs, first)
         if engine is not None:
             engine.use(plan, trained)
             return engine

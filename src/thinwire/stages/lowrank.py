@@ -37,6 +37,7 @@ class PowerSGD(Stage):
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
+    portable: ClassVar[bool] = False  # torch's matrix products
     shown: ClassVar[tuple[str, ...]] = ("rank",)
 
     rank: int = number(4, low=1, high=4096, whole=True, help="columns of each factor")

@@ -66,6 +66,7 @@ class PCA(Stage):
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
+    portable: ClassVar[bool] = False  # torch's matrix products
     parted: ClassVar[bool] = True
     late: ClassVar[bool] = True
     asks: ClassVar[bool] = True
