@@ -1,5 +1,6 @@
 """The memory of one segment: each stage's state, and the residual of error feedback."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -7,13 +8,25 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.checks import (
+    expect_count,
+    expect_keys,
+    expect_mapping,
+    expect_number,
+    expect_shape,
+    expect_tensor,
+    expect_text,
+)
 from thinwire.core.inputs import check_dense
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Scene, State
-from thinwire.errors import StateError
+from thinwire.errors import CodecError, StateError
 
 if TYPE_CHECKING:
     from thinwire.core.codec import Codec
+
+_SAVED = ("chain", "shape", "states", "residual", "steps", "dial")
+_RESIDUALS = (torch.float32, torch.bfloat16)
 
 
 @dataclass
@@ -126,23 +139,81 @@ class Slot:
         }
 
     @staticmethod
-    def from_state_dict(saved: dict[str, Any]) -> "Slot":
-        """A slot as it was saved; what is missing or of the wrong type is a StateError."""
+    def from_state_dict(saved: Mapping[str, Any], codec: "Codec | None" = None) -> "Slot":
+        """A slot as it was saved, with tensors of its own; what is missing, damaged or of another type is a StateError.
+
+        `codec` is the chain whose slot it is: needed only if a text cannot name its stages.
+        """
         try:
-            residual = saved["residual"]
-            if residual is not None and not isinstance(residual, Tensor):
-                raise TypeError("its residual is not a tensor")
-            return Slot(
-                str(saved["chain"]),
-                tuple(int(extent) for extent in saved["shape"]),
-                [{key: _copied(value) for key, value in state.items()} for state in saved["states"]],
-                _copied(residual),
-                int(saved["steps"]),
-                dial=float(saved["dial"]),
-                behind=bool(saved.get("behind", False)),
+            expect_keys("it", expect_mapping("it", saved), _SAVED, ("behind",))
+            states = saved["states"]
+            if not isinstance(states, (list, tuple)):
+                raise StateError(f"its states must be a list; got a {type(states).__name__}.")
+            slot = Slot(
+                expect_text("its chain", saved["chain"]),
+                expect_shape("its shape", saved["shape"]),
+                [dict(expect_mapping("the state of a stage", state)) for state in states],
+                saved["residual"],
+                saved["steps"],
+                dial=saved["dial"],
+                behind=saved.get("behind", False),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as reason:
-            raise StateError(f"this is not the saved state of a slot ({reason!r}).") from reason
+            slot.check(codec)
+        except StateError as reason:
+            raise StateError(f"this is not the saved state of a slot: {reason}") from reason
+        slot.held = _copied(slot.held)
+        slot.states = [{key: _copied(value) for key, value in state.items()} for state in slot.states]
+        return slot
+
+    def check(self, codec: "Codec | None" = None) -> None:
+        """Raise StateError unless every part is what a slot of its chain and shape may have."""
+        expect_count("steps", self.steps)
+        expect_number("dial", self.dial, 0.0, 1.0)
+        if not isinstance(self.behind, bool):
+            raise StateError(f"behind must be True or False; got {self.behind!r}.")
+        if not self.chain:
+            if self.states or self.shape or self.behind:
+                raise StateError("a slot without a chain has neither shape nor states.")
+            if self.held is not None:
+                expect_tensor("the residual", self.held, None, _RESIDUALS)
+            return
+        codec = self._codec(codec)
+        if len(self.states) != len(codec.stages):
+            raise StateError(f"{codec} has {len(codec.stages)} stages; got states of {len(self.states)}.")
+        whole = Spec.of(self.shape)
+        if self.held is not None:
+            expect_tensor("the residual", self.held, (whole.numel,), _RESIDUALS)
+        if self.behind and not codec.holds_behind(whole):
+            raise StateError(f"{codec} does not keep its residual behind orthonormal stages.")
+        for stage, spec, state in zip(codec.stages, codec.specs(whole), self.states, strict=False):
+            for key in stage.held:
+                if key in state:
+                    expect_tensor(f"{key!r} of {stage}", state[key], (whole.numel,))
+            stage.check_state({key: value for key, value in state.items() if key not in stage.held}, spec)
+
+    def _codec(self, codec: "Codec | None") -> "Codec":
+        """The codec of this chain: the one that is given, if it is."""
+        from thinwire.core.codec import Codec
+
+        if codec is not None and str(codec) == self.chain:
+            return codec
+        try:
+            codec = Codec.parse(self.chain)
+        except CodecError as reason:
+            raise StateError(f"its chain cannot be read: {reason}") from reason
+        if str(codec) != self.chain:
+            raise StateError(f"its chain must be written {str(codec)!r}; got {self.chain!r}.")
+        return codec
+
+    def shared(self, codec: "Codec | None" = None) -> tuple[Any, ...]:
+        """What must be equal on all ranks, because it decides what they send to each other: steps, phases, the dial."""
+        counts: list[dict[str, int]] = []
+        if self.chain:
+            codec = self._codec(codec)
+            firsts = (s.init(spec) for s, spec in zip(codec.stages, codec.specs(Spec.of(self.shape)), strict=False))
+            for first, state in zip(firsts, self.states, strict=True):
+                counts.append({key: state[key] for key, value in first.items() if isinstance(value, int)})
+        return self.chain, self.shape, self.steps, self.dial, counts
 
 
 def check_slot(slot: Any) -> Slot:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.checks import expect_count, expect_keys, expect_number, expect_tensor
 from thinwire.core.given import Given
 from thinwire.core.ops import Rounds
 from thinwire.core.options import check_options, print_options
@@ -97,7 +98,8 @@ class Stage:
     scene's divisor first. `orthonormal`: a fixed linear map that keeps lengths, without state or context, so that a
     residual can stay behind it. `late`: its `agree` does not read the numbers, so that they can be made later.
     `asks`: ranks tell each other the largest number that their `parts` encode, to know early whether the sum is
-    finite. `sparse`: a wire stage that puts its values at positions and changes nothing else.
+    finite. `sparse`: a wire stage that puts its values at positions and changes nothing else. `portable`: from the same
+    bits it decodes the same bits, whatever processor and library compute.
     """
 
     name: ClassVar[str] = ""
@@ -109,6 +111,7 @@ class Stage:
     settings: ClassVar[bool] = False
     held: ClassVar[tuple[str, ...]] = ()  # state that, like a residual, is a rank's own and adds up over the ranks
     standalone: ClassVar[bool] = True
+    portable: ClassVar[bool] = True
     divides: ClassVar[bool] = False
     late: ClassVar[bool] = False
     asks: ClassVar[bool] = False
@@ -192,6 +195,22 @@ class Stage:
     def declines(self, spec: Spec) -> str | None:
         """Why this stage is never ready for tensors of this spec, such as "too small for rank 4"; None: it will be."""
         return None
+
+    def check_state(self, state: State, spec: Spec) -> None:
+        """Raise StateError unless this is a state that the stage may have saved, without what it has `held`.
+
+        By default: what `init` returns, with other numbers of at least 0 and other finite tensors of the same shape.
+        """
+        first = self.init(spec)
+        expect_keys(f"the state of {self}", state, tuple(first))
+        for key, value in first.items():
+            what = f"{key!r} of {self}"
+            if isinstance(value, Tensor):
+                expect_tensor(what, state[key], value.shape, (value.dtype,))
+            elif isinstance(value, int):
+                expect_count(what, state[key])
+            else:
+                expect_number(what, state[key])
 
     def ready(self, state: State, spec: Spec) -> bool:
         """False: the chain ends before this stage for now, and what follows it is replaced by `detour`."""

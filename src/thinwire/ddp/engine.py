@@ -38,7 +38,7 @@ class Engine:
     `dial` is the share of their usual loss that stages with a dial may cause (`core.schedule`).
     `skips`: the training skips a step whose gradients are not finite, so that what such a step delivered is still
     owed. `drops_idle`: what is delivered for a parameter that no rank used is dropped (DDP leaves its gradient
-    alone), so that a rank without a gradient must not spend what it holds.
+    alone), so that a rank without a gradient must not spend what it holds. `run` names this run in its checkpoints.
     """
 
     plan: Plan
@@ -51,6 +51,7 @@ class Engine:
     dial: float = 1.0
     skips: bool = False
     drops_idle: bool = False
+    run: str = ""
     meter: Meter = field(default_factory=Meter)
     _overflow: bool = False
     _delivered: list[Piece] = field(default_factory=list)
@@ -74,6 +75,10 @@ class Engine:
     def codec(self, name: str) -> Codec:
         """The codec of a parameter in this step."""
         return _PLAIN if self.step < self.start else self.decisions[name].codec
+
+    def codecs(self) -> set[Codec]:
+        """Those of all parameters, once the start is over."""
+        return {decision.codec for decision in self.decisions.values()}
 
     def average(self, pieces: Sequence[Piece], world: Distributed, whole: Tensor | None = None) -> None:
         """Replace every piece's gradient by its mean over the ranks.

@@ -1,8 +1,7 @@
 """The handle that `attach` returns: what its user asks."""
 
-from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,20 +10,21 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
 from thinwire.ddp.advice import warn_optimizer, warn_uncompressed
-from thinwire.ddp.agreement import check_agreement
+from thinwire.ddp.agreement import check_agreement, new_run
+from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
 from thinwire.ddp.bucket_hook import BucketHook
 from thinwire.ddp.callbacks import Callback
+from thinwire.ddp.checkpoints import Checkpoints
 from thinwire.ddp.engine import Engine
 from thinwire.ddp.lane import Lane, end_forgotten, group_count
 from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.names import parameter_names
-from thinwire.ddp.saving import load_engine, read_distributed, save_engine
 from thinwire.ddp.watching import not_copied
 from thinwire.errors import CodecError
 from thinwire.worlds.distributed import Distributed
 
 
-class Handle:
+class Handle(Checkpoints):
     """What `attach` returns: the plan in force, its metrics, and the state that belongs into checkpoints.
 
     `attach` makes it; its arguments are explained there. `on_step` is a list of functions that are called with the
@@ -64,9 +64,12 @@ class Handle:
         self._names = {id(p): name for name, p in names}
         self._optimizer, self._timeout = optimizer, timeout
         self._agree(lanes, check, headroom)
+        self.engine.run = new_run(self._world)
         end_forgotten(self._world)
         device = next((p.device for _, p in names), torch.device("cpu"))
         own = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
+        self._compare_arithmetic = partial(warn_if_arithmetic_differs, self._world, device=device)
+        self._compare_arithmetic(self.engine.codecs())
         # torch makes groups without waiting for all ranks: one that closed at once would break the others' connections
         check_agreement(self._world, {"lanes": len(own)}, "attach", timeout)
         self.hook = BucketHook(
@@ -167,32 +170,11 @@ class Handle:
         except Exception:
             self.engine.use(before, self._layout)  # nothing is held yet
             raise
+        self._compare_arithmetic(self.engine.codecs())
         self._warn(stacklevel=3)
 
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's memory: tensors, numbers and text. Save it on every rank, or use `full_state_dict`."""
-        return save_engine(self.engine, self._world)
-
-    def full_state_dict(self) -> dict[str, Any]:
-        """The memory of all ranks in one dictionary, the same on each; every rank must call it."""
-        everyone = self._world.gathered(self.state_dict(), "full_state_dict")
-        whole = dict(everyone[0])
-        for saved in everyone[1:]:
-            whole |= {key: value for key, value in saved.items() if key.startswith("rank")}
-        return whole
-
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from `saved`, which `state_dict` gave on this rank or `full_state_dict` on any rank.
-
-        Nothing changes if it does not fit.
-        """
-        load_engine(self.engine, self._world, saved)
+    def _take_slot(self) -> None:
         self.hook.take_slot()
-
-    def load_distributed(self, folder: str | Path, key: str = "thinwire") -> None:
-        """Go on from a torch.distributed.checkpoint in `folder`, in which `state_dict()` was saved under `key`, by any
-        number of ranks."""
-        self.load_state_dict(read_distributed(folder, key, self._world))
 
     def close(self) -> None:
         """End the threads and give up their groups; the model cannot be trained with this handle afterwards."""

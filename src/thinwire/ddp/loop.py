@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -10,12 +11,14 @@ from thinwire._version import __version__
 from thinwire.core.inputs import check_dense
 from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.advice import check_optimizer, warn_optimizer, warn_uncompressed
-from thinwire.ddp.agreement import check_agreement
+from thinwire.ddp.agreement import check_agreement, new_run
+from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
 from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.loading import load_engine
 from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.models import check_parameters, check_whole
 from thinwire.ddp.names import parameter_names
-from thinwire.ddp.saving import load_engine, save_engine
+from thinwire.ddp.saving import save_engine
 from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 
@@ -48,16 +51,21 @@ class GradientState:
             return engine
         layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
         facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
-        check_agreement(world, {**facts, "the seed": self.seed}, "average_gradients")
+        loaded = self._waiting is not None
+        facts |= {"the seed": self.seed, "having a checkpoint to load": loaded}
+        check_agreement(world, facts, "average_gradients")
         decisions = plan.decisions(trained)
+        first = next((p.device for _, p in trained), torch.device("cpu"))
+        warn_if_arithmetic_differs(world, {decision.codec for decision in decisions}, first)
         warn_uncompressed(plan, decisions, stacklevel=3)
         warn_optimizer(self.optimizer, {id(p): n for n, p in trained}, {d.name: d for d in decisions}, stacklevel=3)
         if engine is not None:
             engine.use(plan, trained)
             return engine
         engine = Engine.of(plan, trained, self.seed)
-        if self._waiting is not None:
-            load_engine(engine, world, self._waiting)
+        engine.run = new_run(world)
+        if loaded:
+            load_engine(engine, world, lambda: self._waiting)
         self.engine, self._waiting = engine, None
         return engine
 
@@ -72,11 +80,12 @@ class GradientState:
         return save_engine(self.engine, Distributed(self.group))
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a run stopped; it is checked against the model at the next average_gradients."""
+        """Go on where a run stopped, on all ranks; it is checked against the model and the other ranks at the next
+        average_gradients, or at once if there was one before."""
         if self.engine is None:
             self._waiting = saved
         else:
-            load_engine(self.engine, Distributed(self.group), saved)
+            load_engine(self.engine, Distributed(self.group), lambda: saved)
 
 
 def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) -> None:

@@ -207,14 +207,15 @@ class _Run:
             raise StateError(f"the checkpoint in {folder} belongs to another recipe ({values}); resume with its own.")
         if done >= self.recipe.steps:
             raise StateError(f"the run in {folder} has done its {done} steps; give more than {done} to go on.")
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        torch.set_rng_state(state["random"])
+        # first, because it is the one that compares the ranks and may refuse
         if isinstance(self.compressor, Stateful):
             self.compressor.load_state_dict(state["extra"])
         elif state["extra"]:
             raise StateError(f"the checkpoint in {folder} holds a compressor's state; attach the same one to resume.")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        torch.set_rng_state(state["random"])
         self.clock = Clock(self.place.device, state["seconds"])
         self.logged = (done, state["seconds"])
         return done

@@ -31,6 +31,7 @@ class Hadamard(Stage):
     name: ClassVar[str] = "hadamard"
     additive: ClassVar[bool] = True
     orthonormal: ClassVar[bool] = True
+    portable: ClassVar[bool] = False  # torch's matrix products
 
     chunk: int = number(4096, low=2, high=2**20, whole=True, help="numbers that are rotated together; a power of two")
     seed: int = number(0, low=0, high=2**31, whole=True, help="of the signs")

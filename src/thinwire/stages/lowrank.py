@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.checks import expect_tensor, expect_unit
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import NEAR_OVERFLOW, Encoded, Scene, Stage, State
-from thinwire.errors import StateError
 from thinwire.kernels.basis import rebuild, without
 from thinwire.kernels.reference.hashing import hash32, uniform24
 from thinwire.kernels.shares import magnitude
@@ -37,6 +37,7 @@ class PowerSGD(Stage):
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
+    portable: ClassVar[bool] = False  # torch's matrix products
     shown: ClassVar[tuple[str, ...]] = ("rank",)
 
     rank: int = number(4, low=1, high=4096, whole=True, help="columns of each factor")
@@ -70,6 +71,12 @@ class PowerSGD(Stage):
     def init(self, spec: Spec) -> State:
         return {"steps": 0}
 
+    def check_state(self, state: State, spec: Spec) -> None:
+        super().check_state({key: value for key, value in state.items() if key != "q"}, spec)
+        if "q" in state:
+            _, columns, rank = self.factors(spec) if self.fits(spec) else (0, 0, 0)
+            expect_unit(f"'q' of {self}", expect_tensor(f"'q' of {self}", state["q"], (rank, columns)), dim=1)
+
     def ready(self, state: State, spec: Spec) -> bool:
         return self.declines(spec) is None and ("steady" in state or state["steps"] >= self.warmup)
 
@@ -79,11 +86,6 @@ class PowerSGD(Stage):
         q = scene.state.get("q")
         if q is None:
             q = unit_rows(random_rows(scene.shared_key(), rank, columns, x.device))
-        elif q.shape != (rank, columns):
-            raise StateError(
-                f"this state of {self} has factors of shape {tuple(q.shape)} instead of {(rank, columns)}; it is"
-                " damaged, or was saved by another version of thinwire."
-            )
         (summed,) = yield AllReduce([(x.reshape(rows, columns) @ q.T).view(-1)])
         scene.stash = {}
         return orthonormal(summed.view(rows, rank))

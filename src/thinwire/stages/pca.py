@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.checks import expect_count, expect_keys
 from thinwire.core.given import Given
 from thinwire.core.ops import AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words
@@ -30,6 +31,7 @@ from thinwire.stages.pca_basis import (
     start_sampling,
     take_sample,
 )
+from thinwire.stages.pca_checks import check_basis, check_samples
 
 if TYPE_CHECKING:
     from thinwire.core.codec import Codec
@@ -64,6 +66,7 @@ class PCA(Stage):
     additive: ClassVar[bool] = True
     wire: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
+    portable: ClassVar[bool] = False  # torch's matrix products
     parted: ClassVar[bool] = True
     late: ClassVar[bool] = True
     asks: ClassVar[bool] = True
@@ -125,6 +128,25 @@ class PCA(Stage):
 
     def init(self, spec: Spec) -> State:
         return {"phase": _PLAIN, "left": self.warmup, "begun": 0}
+
+    def check_state(self, state: State, spec: Spec) -> None:
+        phase = expect_count(f"'phase' of {self}", state.get("phase"), 0, _COMPRESS)
+        begun = expect_count(f"'begun' of {self}", state.get("begun"), int(phase != _PLAIN), 1)
+        most = {_PLAIN: max(self.warmup + _MOST_STAGGER, self.reuse), _DRAIN: self._drain(), _SAMPLE: self.sample}
+        waits = phase == _PLAIN and not begun
+        left = expect_count(f"'left' of {self}", state.get("left"), 0 if waits else 1, most.get(phase, self.reuse))
+        layout = self.layout(spec)
+        rest = {key: value for key, value in state.items() if key not in ("phase", "left", "begun")}
+        if layout is None or waits:
+            expect_keys(f"the state of {self} before its first sample", rest, ())
+        elif phase == _COMPRESS and left < self.reuse:
+            most_kept = layout.length // 2 if self.ratio is None else self.kept(layout)
+            check_basis(f"the state of {self}", rest, layout, most_kept, self.centre)
+        elif phase == _PLAIN and not rest:
+            return  # the first phase, which nothing was sampled before
+        else:
+            taken = {_SAMPLE: self.sample - left, _COMPRESS: self.sample}.get(phase, 0)
+            check_samples(f"the state of {self}", rest, layout, taken, self.pool, self.centre)
 
     def ready(self, state: State, spec: Spec) -> bool:
         return self.layout(spec) is not None and (bool(state.get("steady")) or state["phase"] == _COMPRESS)

@@ -25,7 +25,7 @@ from thinwire.core.ops import (
 )
 from thinwire.core.slot import Slot, check_slot
 from thinwire.core.stage import Stage
-from thinwire.errors import CodecError, WorldError
+from thinwire.errors import CodecError, StateError, WorldError
 
 T = TypeVar("T")
 
@@ -87,10 +87,29 @@ def simulate(
     slots = [check_slot(slot) for slot in ([None] * ranks if slots is None else slots)]
     if len(slots) != ranks:
         raise CodecError(f"{ranks} ranks need {ranks} slots; got {len(slots)}.")
+    check_slots(codec, slots)
     turns = [Turn(rank, ranks, seed, step, reduction) for rank in range(ranks)]
     rounds = [average(codec, g, slot, turn, weights) for g, slot, turn in zip(gradients, slots, turns, strict=True)]
     means, sent = run(rounds)
     return Outcome(means, sent, slots)
+
+
+def check_slots(codec: Codec, slots: Sequence[Slot]) -> None:
+    """Refuse slots that are damaged, or that are not of one step: the ranks would not do the same."""
+    for rank, slot in enumerate(slots):
+        if not isinstance(slot, Slot):
+            raise CodecError(f"slots must be Slots; got a {type(slot).__name__} for rank {rank}.")
+        try:
+            slot.check(codec)
+        except StateError as reason:
+            raise StateError(f"the slot of rank {rank} is damaged: {reason}") from reason
+    first = slots[0].shared(codec)
+    others = [str(rank) for rank, slot in enumerate(slots) if slot.shared(codec) != first]
+    if others:
+        raise StateError(
+            f"the slots of all ranks must come from the same step of the same run; those of rank {', '.join(others)}"
+            " differ from that of rank 0."
+        )
 
 
 def check_alike(gradients: Sequence[Tensor]) -> None:
