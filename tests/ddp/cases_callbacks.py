@@ -164,6 +164,6 @@ def a_closed_handle_leaves_the_model_as_it_was(rank: int, ranks: int, folder: Pa
     for plan, options in WAYS:
         model: nn.Module = ddp(net())
         before = len(model._forward_pre_hooks), len(model._forward_hooks)
-        thinwire.attach(model, plan, **options).close()  # type: ignore[arg-type]
+        thinwire.attach(model, plan, **options).close()
         assert (len(model._forward_pre_hooks), len(model._forward_hooks)) == before
         assert flat(model).numel() > 0

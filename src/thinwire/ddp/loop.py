@@ -50,7 +50,7 @@ class GradientState:
         ):
             return engine
         layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
-        facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
+        facts: dict[str, Any] = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
         loaded = self._waiting is not None
         facts |= {"the seed": self.seed, "having a checkpoint to load": loaded}
         check_agreement(world, facts, "average_gradients")

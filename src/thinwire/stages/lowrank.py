@@ -74,7 +74,7 @@ class PowerSGD(Stage):
     def check_state(self, state: State, spec: Spec) -> None:
         super().check_state({key: value for key, value in state.items() if key != "q"}, spec)
         if "q" in state:
-            _, columns, rank = self.factors(spec) if self.fits(spec) else (0, 0, 0)
+            _, columns, rank = self.factors(spec) if self.declines(spec) is None else (0, 0, 0)
             expect_unit(f"'q' of {self}", expect_tensor(f"'q' of {self}", state["q"], (rank, columns)), dim=1)
 
     def ready(self, state: State, spec: Spec) -> bool:
