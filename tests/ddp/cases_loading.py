@@ -182,12 +182,12 @@ def a_rank_that_saves_alone_gets_an_error_in_time(rank: int, ranks: int, folder:
     for _ in range(2):
         if rank == 0:
             absent = ", ".join(map(str, range(1, ranks)))
-            with pytest.raises(WorldError, match=f"rank {absent} did not come to full_state_dict.. or stateful.* within 1 s"):
+            with pytest.raises(WorldError, match=f"rank {absent} did not come to full_state_dict.* within 1 s"):
                 whole.state_dict()
         dist.barrier()
     if rank:  # and whoever comes too late hears of it at once, twice as rank 0 did
         for _ in range(2):
-            assert "the other ranks waited 1 s for this one" in raised(lambda: handle.full_state_dict(timedelta(minutes=5)))
+            assert "waited 1 s for this one" in raised(lambda: handle.full_state_dict(timedelta(minutes=5)))
     for step in range(3, 5):
         assert {"rank0", "rank1"} <= handle.stateful().state_dict().keys()
         assert {"rank0", "rank1"} <= handle.full_state_dict().keys()
