@@ -68,7 +68,7 @@ def test_user_errors_take_one_line(arguments: tuple[str, ...], complaint: str) -
 
 
 @pytest.mark.parametrize(
-    "arguments", [("compare", "--target-accuracy", "-3"), ("nonsense",), ("compare", "--hosts", "x")]
+    "arguments", [("compare", "--target", "-3"), ("nonsense",), ("compare", "--hosts", "x")]
 )
 def test_wrong_usage_has_the_same_exit_code(arguments: tuple[str, ...]) -> None:
     invoke(*arguments, code=2)

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
 
 COMMAND = (
     *(sys.executable, "-m", "thinwire", "compare", "--hosts", "2", "--link", "none", "--recipe", "fashion-tiny"),
-    *("--steps", "6", "--batch", "8", "--test-limit", "64", "--evaluate-every", "3", "--target-accuracy", "0.01"),
+    *("--steps", "6", "--batch", "8", "--test-limit", "64", "--evaluate-every", "3", "--target", "0.01"),
 )
 
 

@@ -180,6 +180,6 @@ def test_wrong_settings_are_told_at_once() -> None:
 def test_a_job_is_read_back_as_it_was() -> None:
     trials = [trial for trial, _ in replace(COMPARISON, seeds=2).trials()]
     assert [trial.seed for trial in trials] == [0, 0, 0, 1, 1, 1]
-    job = Job(recipe=COMPARISON.recipe, trials=trials, minutes=0.5, target=0.8)
+    job = Job(recipe=COMPARISON.recipe, trials=trials, seconds=0.5, target=0.8)
     assert Job.from_json(job.to_json()) == job
-    assert json.loads(job.to_json())["minutes"] == 0.5
+    assert json.loads(job.to_json())["seconds"] == 0.5
