@@ -66,12 +66,12 @@ def test_the_final_table_compares_with_none() -> None:
     board.hear(a_run("fp16"))
     board.hear(an_end("fp16", error="it broke"))
     rows = standings(board.finished())
-    text = shown(final_table(rows, "title", target=0.5))
+    text = shown(final_table(rows, "title", target=0.5, width=200))
     assert "4.00x" in text
     assert "80 %" in text
     assert "55.0 ± 7.1 %" in text
     assert "to 50 %" in text
-    assert "not reached" in text
+    assert "missed" in text
     narrow = shown(final_table(rows, "title", width=80))
     assert "speed-up" in narrow
     assert "samples/s" not in narrow
@@ -87,5 +87,10 @@ def test_a_run_in_one_line() -> None:
 
 def test_the_place_is_told() -> None:
     thin = replace(COMPARISON, lab=LabSpec(hosts=4, links="100mbit", latency="5ms"), procs_per_host=2)
-    assert place_line(thin) == "fashion-tiny (vgg-tiny) on 4 hosts with 2 ranks each, links of 100mbit and 5ms latency"
-    assert place_line(COMPARISON) == "fashion-tiny (vgg-tiny) on 2 hosts, plain loopback"
+    assert (
+        place_line(thin)
+        == "fashion-tiny (vgg-tiny) on 4 hosts with 2 ranks each, links of 100mbit and 5ms latency, 3 steps each"
+    )
+    assert place_line(COMPARISON) == "fashion-tiny (vgg-tiny) on 2 hosts, plain loopback, 3 steps each"
+    timed = replace(COMPARISON, seconds=20.0)
+    assert place_line(timed) == "fashion-tiny (vgg-tiny) on 2 hosts, plain loopback, 20 s each"

@@ -143,7 +143,7 @@ def _run(session: "Session", comparison: "Comparison", quiet: bool) -> "list[Run
     def tell(record: Record) -> None:
         board.hear(record)
         if isinstance(record, Summary):
-            typer.echo(run_line(record), err=True)
+            typer.echo(f"{run_line(record)} ({board.progress_line()})", err=True)
 
     typer.echo(place_line(comparison), err=True)
     session.run(tell)
@@ -153,7 +153,8 @@ def _run(session: "Session", comparison: "Comparison", quiet: bool) -> "list[Run
 def _show(logs: "list[RunLog]", comparison: "Comparison", output: Path, as_json: bool) -> None:
     from rich.console import Console
 
-    from thinwire.compare.table import failed_lines, final_table, place_line
+    from thinwire.compare.story import story
+    from thinwire.compare.table import failed_lines, final_table, notes_below, place_line
     from thinwire.report.standings import standings
 
     rows = standings(logs)
@@ -164,9 +165,13 @@ def _show(logs: "list[RunLog]", comparison: "Comparison", output: Path, as_json:
     if not console.is_terminal:
         console.width = max(console.width, 160)  # a table in a file need not be folded
     console.print(final_table(rows, place_line(comparison), comparison.target, console.width))
+    for line in notes_below(rows):
+        console.print(line, style="dim", markup=False, highlight=False)
     for line in failed_lines(rows):
         typer.secho(line, fg="red")
     typer.echo(f"results: {output}; a page of plots: thinwire report {output}")
+    for line in story(rows, comparison):
+        console.print(line, style="bold", markup=False, highlight=False)
 
 
 def report(

@@ -1,29 +1,17 @@
 """How long a run trains: a number of steps, or seconds of training.
 
-A budget tells the loop three things after each step: where the run is in the schedule of the learning rate, whether an
-evaluation is due, and whether this step was the last one.
+All ranks call `count` after each step. A budget then tells the loop three things: `schedule_step`, where the next step
+is in the schedule that the recipe has for `recipe.steps` steps; `evaluates`, whether an evaluation is due; and
+`is_over`, whether the counted step was the last one. `total_steps` is None where nobody knows it in advance.
 """
 
 import math
-from typing import Protocol
 
 from thinwire.recipes.errors import RecipeError
 from thinwire.recipes.place import Clock, Place
 from thinwire.recipes.recipe import Recipe
 
 EVALUATIONS = 10  # of a run whose length is given in seconds, at equal distances
-
-
-class Budget(Protocol):
-    """The length of a run."""
-
-    total_steps: int | None  # None: nobody knows in advance
-    schedule_step: float  # of the next step: where it is in the schedule that the recipe has for `recipe.steps` steps
-    evaluates: bool  # after the last counted step
-    is_over: bool
-
-    def count(self, done: int) -> None:
-        """Take note that `done` steps are done; all ranks call this after each step."""
 
 
 class StepBudget:
@@ -70,6 +58,9 @@ class TimeBudget:
     def _passed(self) -> float:
         """The share of the time that has passed, equal on all ranks."""
         return self.place.of_first_rank(self.clock.read()) / self.seconds
+
+
+Budget = StepBudget | TimeBudget
 
 
 def check_seconds(seconds: float) -> None:
