@@ -31,7 +31,7 @@ DEMO_CODECS := ddp; torch-fp16; torch-powersgd; qsgd; nuqsgd(norm=max); \
 demo: $(STAMP)
 	rm -f demo/results.jsonl
 	$(BIN)/python -m thinwire compare --or-loopback --hosts 4 --link 100mbit --seconds 20 --target 0.7 \
-		--recipe fashion-vgg --width 32 --batch 8 --lr 0.005 --test-limit 1000 --seed 1 \
+		--recipe fashion-vgg --width 32 --batch 8 --lr 0.005 --test-limit 600 --seed 1 \
 		--codecs "$(DEMO_CODECS)" -o demo/results.jsonl
 	$(BIN)/python -m thinwire report demo/results.jsonl -o demo/report.html
 

@@ -70,12 +70,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("report", type=Path, help="page that `thinwire report` wrote")
     options.add_argument("-o", "--output", type=Path, default=Path("docs/images"))
+    options.add_argument("--only", choices=SHOTS, action="append", help="this picture alone; may be repeated")
     options.add_argument("--chromium", default="chromium", help="the browser's command")
     chosen = options.parse_args()
     if not chosen.report.is_file():
         raise SystemExit(f"there is no report {chosen.report}; make one with `thinwire report results.jsonl`.")
     chosen.output.mkdir(parents=True, exist_ok=True)
-    for name, (size, theme) in SHOTS.items():
+    for name in chosen.only or SHOTS:
+        size, theme = SHOTS[name]
         take(chosen.chromium, chosen.report, chosen.output / f"{name}.png", size, theme)
         print(chosen.output / f"{name}.png", flush=True)
 

@@ -94,3 +94,26 @@ def test_the_place_is_told() -> None:
     assert place_line(COMPARISON) == "fashion-tiny (vgg-tiny) on 2 hosts, plain loopback, 3 steps each"
     timed = replace(COMPARISON, seconds=20.0)
     assert place_line(timed) == "fashion-tiny (vgg-tiny) on 2 hosts, plain loopback, 20 s each"
+
+
+def test_the_rest_is_estimated_from_what_is_done() -> None:
+    now = [100.0]
+    board = Board(replace(COMPARISON, seconds=20.0), clock=lambda: now[0])
+    assert board.progress_line() == "0 of 3 runs done"
+    now[0] = 130.0  # until the hosts are up
+    board.hear(a_run("none"))
+    assert board.progress_line() == "0 of 3 runs done"
+    now[0] = 145.0
+    board.hear(replace(a_step("none #0"), seconds=10.0))
+    assert board.progress_line() == "0 of 3 runs done, about 1 min 15 s left"  # half a run of three in 15 s
+    now[0] = 160.0
+    board.hear(an_end("none"))
+    assert board.progress_line() == "1 of 3 runs done, about 1 min 0 s left"
+    resumed = Board(replace(COMPARISON, seconds=20.0), board.finished(), clock=lambda: now[0])
+    resumed.hear(a_run("qsgd"))
+    now[0] = 200.0
+    resumed.hear(an_end("qsgd"))
+    assert resumed.progress_line() == "2 of 3 runs done, about 40 s left"
+    resumed.hear(a_run("fp16"))
+    resumed.hear(an_end("fp16", error="it broke"))
+    assert resumed.progress_line() == "3 of 3 runs done"

@@ -76,8 +76,7 @@ def compare(
         command=typed_command(),
     )
     comparison, parameters = prepared(comparison, epochs, spread_evaluations=evaluate_every is None)
-    session = Session(comparison, parameters, output, resume)
-    logs = _run(session, comparison, quiet=as_json)
+    logs = _run(Session(comparison, parameters, output, resume), comparison, quiet=as_json)
     _show(logs, comparison, output, as_json)
 
 

@@ -31,11 +31,12 @@ class Board:
         self.comparison, self._clock = comparison, clock
         self.runs = [trial.run for trial, _ in comparison.trials()]
         self.logs: dict[str, RunLog] = {log.run.run: log for log in logs}
-        self._began = clock()
+        self._began: float | None = None  # when the first run of this session began: a launch takes a while
         self._before = sum(self._share(run) == 1.0 for run in self.runs)  # runs of an earlier session
 
     def hear(self, record: Record) -> None:
         if isinstance(record, Run):
+            self._began = self._clock() if self._began is None else self._began
             self.logs[record.run] = RunLog(record)
         else:
             self.logs[record.run].add(record)
@@ -50,7 +51,7 @@ class Board:
         done, made = sum(share == 1.0 for share in shares), sum(shares) - self._before
         left = len(shares) - self._before - made
         told = f"{done} of {len(shares)} runs done"
-        if made <= 0 or left <= 0:
+        if self._began is None or made <= 0 or left <= 0:
             return told
         return f"{told}, about {duration((self._clock() - self._began) * left / made)} left"
 
