@@ -81,8 +81,8 @@ def test_cards_of_equal_time(tmp_path: Path) -> None:
     assert target == ": Time to 70 % accuracy 12.0 s of training with qsgd ; ddp does not reach it."
     assert speed.startswith(": Fastest codec 4.00× as fast as ddp over the whole training with qsgd (75.00 %)")
     assert sent.startswith(": Fewest bytes 7.80× fewer than fp32 with qsgd")
-    assert grey.startswith("grey: Fast, but it does not count 2 fast (16.0×) did not learn: 18.7 %")
-    assert "hasty (8.00×) 5.0 points less accurate than ddp" in grey
+    assert grey.startswith("grey: Fast, but it does not count 2 fast (16.0×): did not learn: 18.7 %")
+    assert "hasty (8.00×): 5.0 points less accurate than ddp" in grey
     rows = re.findall(r'<tr( class="grey")?><th scope="row">(?:<i[^>]*></i>)(\w+)', page)
     assert rows == [("", "qsgd"), ("", "ddp"), (' class="grey"', "hasty"), (' class="grey"', "fast")]
     assert "<small>did not learn: 18.7 %, guessing gives 10.0 %</small>" in page

@@ -109,7 +109,7 @@ def uncounted_card(contenders: Sequence[Contender]) -> list[Card]:
     fast = [c for c in contenders if c.standing.shortfall and (c.standing.speed_up or 0.0) > 1]
     if not fast:
         return []
-    words = "; ".join(f"{name(c)} ({show_times(c.standing.speed_up)}) {escape(c.standing.shortfall)}" for c in fast)
+    words = "; ".join(f"{name(c)} ({show_times(c.standing.speed_up)}): {escape(c.standing.shortfall)}" for c in fast)
     return [Card("Fast, but it does not count", str(len(fast)), f"{words}.", "grey")]
 
 

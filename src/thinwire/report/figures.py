@@ -107,7 +107,8 @@ def speed_figure(contenders: Sequence[Contender]) -> Figure:
         "hoverinfo": "skip",
         "showlegend": False,
     }
-    x = _axis("Times as fast as uncompressed", range=[0, 1.6 * max([1.0, *ups])], fixedrange=True)
+    room = 1.9 if empty["x"] else 1.35  # for the words beside the longest bar
+    x = _axis("Times as fast as uncompressed", range=[0, room * max([1.0, *ups])], fixedrange=True)
     figure = _figure(
         [{**shared, **counted}, {**shared, **empty}, words], height=_bars_height(rows), x=x, y=_rows_axis(rows)
     )
@@ -126,7 +127,7 @@ def _short_reason(c: Contender) -> str:
     s = c.standing
     if not s.shortfall:
         return ""
-    return f", accuracy {show_percent(s.accuracy.mean)}" if s.accuracy else ", no accuracy"
+    return f", accuracy {100 * s.accuracy.mean:.1f} %" if s.accuracy else ", no accuracy"
 
 
 def _speed_hover(c: Contender, up: float) -> str:
