@@ -23,7 +23,7 @@ pytest: $(STAMP)
 install: $(STAMP)
 
 # The same time for everyone, four hosts on links of 100 Mbit/s, a network whose gradients are large for its computation;
-# under 4 minutes on 2 cores. The learning rate is the one that suits plain DDP best. What learns a basis or grows sparse
+# under 4 minutes on 2 cores. The learning rate is the best for plain DDP of five tried. What learns a basis or is sparse
 # has options for a run of some tens of steps; momentum is in the chain where a chain holds much back.
 DEMO_CODECS := ddp; torch-fp16; torch-powersgd; qsgd; nuqsgd(norm=max); \
 	gradiveq(warmup=2, sample=4, travel='qsgd(bits=8)'); fftsgd(theta=0.7, bits=8, mantissa=5); \

@@ -117,3 +117,8 @@ def test_the_rest_is_estimated_from_what_is_done() -> None:
     resumed.hear(a_run("fp16"))
     resumed.hear(an_end("fp16", error="it broke"))
     assert resumed.progress_line() == "3 of 3 runs done"
+    again = Board(replace(COMPARISON, seconds=20.0), resumed.finished(), clock=lambda: now[0])
+    again.hear(a_run("fp16"))
+    now[0] = 215.0
+    again.hear(replace(a_step("fp16 #0"), seconds=10.0))
+    assert again.progress_line() == "2 of 3 runs done, about 15 s left"

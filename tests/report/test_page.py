@@ -175,7 +175,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
 def test_no_codec_beats_none(tmp_path: Path) -> None:
     slow = Way("slow", "slow", 2, 3.0, 0.1)
     words = Seen(page_of(tmp_path, write_results(tmp_path / "results.jsonl", (WAYS[0], slow), steps=20))).words
-    assert "No codec is faster than none here" in words
+    assert "No contender is faster than none here" in words
 
 
 def test_missing_library_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

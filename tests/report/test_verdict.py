@@ -79,7 +79,7 @@ def test_cards_of_equal_time(tmp_path: Path) -> None:
     first, target, speed, sent, grey = cards_of(page)
     assert first == ": Accuracy after 20 s of training 75.00 % with qsgd ; ddp reaches 50.00 % in the same time."
     assert target == ": Time to 70 % accuracy 12.0 s of training with qsgd ; ddp does not reach it."
-    assert speed.startswith(": Fastest codec 4.00× as fast as ddp over the whole training with qsgd (75.00 %)")
+    assert speed.startswith(": Fastest 4.00× as fast as ddp over the whole training with qsgd (75.00 %)")
     assert sent.startswith(": Fewest bytes 7.80× fewer than fp32 with qsgd")
     assert grey.startswith("grey: Fast, but it does not count 2 fast (16.0×): did not learn: 18.7 %")
     assert "hasty (8.00×): 5.0 points less accurate than ddp" in grey
@@ -88,12 +88,24 @@ def test_cards_of_equal_time(tmp_path: Path) -> None:
     assert "<small>did not learn: 18.7 %, guessing gives 10.0 %</small>" in page
 
 
+def test_hooks_of_pytorch_are_praised_like_codecs(tmp_path: Path) -> None:
+    path = results(tmp_path / "r.jsonl")
+    with Writer(path) as writer:
+        writer.write(a_run("torch-powersgd", baseline=True, **BY_TIME))
+        figures = {"steps": 150, "seconds": 20.0, "step_seconds": 0.1, "accuracy": 0.72, "wire_ratio": 25.0}
+        writer.write(an_end("torch-powersgd", **figures, bytes_per_step=1e5))
+    write_page(path, tmp_path / "report.html")
+    cards = cards_of((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert any(card.startswith(": Fastest 6.00×") and "torch-powersgd (72.00 %)" in card for card in cards)
+    assert any(card.startswith(": Fewest bytes 25.0×") and "torch-powersgd (72.00 %)" in card for card in cards)
+
+
 def test_a_comparison_of_equal_steps_praises_nobody_either(tmp_path: Path) -> None:
     steps = {"mode": "steps", "seconds": None, "target_accuracy": None}
     write_page(results(tmp_path / "r.jsonl", **steps), tmp_path / "report.html")
     cards = cards_of((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert [card.partition(":")[0] for card in cards if "fast (" in card or "hasty" in card] == ["grey"]
-    assert cards[0].startswith(": Fastest codec 4.00× as fast as ddp over the whole training with qsgd")
+    assert cards[0].startswith(": Fastest 4.00× as fast as ddp over the whole training with qsgd")
 
 
 def test_when_nothing_beats_uncompressed_training_the_page_says_so(tmp_path: Path) -> None:
@@ -103,9 +115,9 @@ def test_when_nothing_beats_uncompressed_training_the_page_says_so(tmp_path: Pat
             writer.write(an_end(label, seconds=20.0, step_seconds=0.1, **FIGURES[label]))
     write_page(tmp_path / "r.jsonl", tmp_path / "report.html")
     cards = cards_of((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert cards[0].endswith("50.00 % with ddp : no codec is more accurate in the same time.")
+    assert cards[0].endswith("50.00 % with ddp : nobody is more accurate in the same time.")
     assert cards[1] == "bad: Time to 70 % accuracy not reached No contender reaches it with all its seeds."
-    assert cards[2].startswith("bad: Fastest codec none No codec is faster than ddp")
+    assert cards[2].startswith("bad: Fastest none No contender is faster than ddp")
     assert not any("Fewest bytes" in card for card in cards)
 
 

@@ -32,11 +32,12 @@ class Board:
         self.runs = [trial.run for trial, _ in comparison.trials()]
         self.logs: dict[str, RunLog] = {log.run.run: log for log in logs}
         self._began: float | None = None  # when the first run of this session began: a launch takes a while
-        self._before = sum(self._share(run) == 1.0 for run in self.runs)  # runs of an earlier session
+        self._before = {run for run in self.runs if self._share(run) == 1.0}  # runs of an earlier session
 
     def hear(self, record: Record) -> None:
         if isinstance(record, Run):
             self._began = self._clock() if self._began is None else self._began
+            self._before.discard(record.run)  # it failed then, and is done again
             self.logs[record.run] = RunLog(record)
         else:
             self.logs[record.run].add(record)
@@ -48,8 +49,8 @@ class Board:
     def progress_line(self) -> str:
         """How many runs are done, and how long the rest will take if it goes on like this."""
         shares = [self._share(run) for run in self.runs]
-        done, made = sum(share == 1.0 for share in shares), sum(shares) - self._before
-        left = len(shares) - self._before - made
+        done, made = sum(share == 1.0 for share in shares), sum(shares) - len(self._before)
+        left = len(shares) - len(self._before) - made
         told = f"{done} of {len(shares)} runs done"
         if self._began is None or made <= 0 or left <= 0:
             return told

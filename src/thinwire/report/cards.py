@@ -51,7 +51,7 @@ def accuracy_card(praised: Sequence[Contender], plain: Contender | None) -> list
     what = f"Accuracy after {first.logs[0].run.seconds:g} s of training"
     figure = show_percent(first.standing.accuracy.mean)
     if first is plain:
-        return [Card(what, figure, f"with {name(first)}: no codec is more accurate in the same time.", "bad")]
+        return [Card(what, figure, f"with {name(first)}: nobody is more accurate in the same time.", "bad")]
     base = plain.standing.accuracy if plain else None
     than = f"; {name(plain)} reaches {show_percent(base.mean)} in the same time" if plain and base else ""
     return [Card(what, figure, f"with {name(first)}{than}.")]
@@ -74,24 +74,24 @@ def target_card(contenders: Sequence[Contender], praised: Sequence[Contender], p
 
 
 def speed_card(praised: Sequence[Contender], plain: Contender | None) -> list[Card]:
-    """The fastest codec of those that learnt as much as uncompressed training."""
-    codecs = [c for c in praised if not c.standing.baseline and c is not plain]
-    first = next(iter(ranked(codecs, lambda s: s.speed_up)), None)
+    """The fastest of those that learnt as much as uncompressed training, PyTorch's hooks among them."""
+    others = [c for c in praised if c is not plain]
+    first = next(iter(ranked(others, lambda s: s.speed_up)), None)
     if plain is None or plain.standing.mean_seconds is None:
         return []
     fairly = at_equal_accuracy(plain)
     if first is None or (first.standing.speed_up or 0.0) <= 1:
-        return [Card("Fastest codec", "none", f"No codec is faster than {name(plain)} here{fairly}.", "bad")]
+        return [Card("Fastest", "none", f"No contender is faster than {name(plain)} here{fairly}.", "bad")]
     words = f"as fast as {name(plain)} over the whole training with {name(first)}{accuracy_of(first)}{fairly}."
-    return [Card("Fastest codec", show_times(first.standing.speed_up), words)]
+    return [Card("Fastest", show_times(first.standing.speed_up), words)]
 
 
 def bytes_card(praised: Sequence[Contender], plain: Contender | None) -> list[Card]:
-    codecs = [c for c in praised if not c.standing.baseline and c is not plain]
+    others = [c for c in praised if c is not plain]
     return [
         Card("Fewest bytes", show_times(c.standing.wire_ratio), f"fewer than fp32 with {name(c)}"
              f"{accuracy_of(c)}{at_equal_accuracy(plain)}: {show_bytes(c.standing.bytes_per_step)} a step.")
-        for c in ranked(codecs, lambda s: s.wire_ratio)[:1]
+        for c in ranked(others, lambda s: s.wire_ratio)[:1]
     ]  # fmt: skip
 
 
