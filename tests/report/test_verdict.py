@@ -92,7 +92,13 @@ def test_hooks_of_pytorch_are_praised_like_codecs(tmp_path: Path) -> None:
     path = results(tmp_path / "r.jsonl")
     with Writer(path) as writer:
         writer.write(a_run("torch-powersgd", baseline=True, **BY_TIME))
-        figures = {"steps": 150, "seconds": 20.0, "step_seconds": 0.1, "accuracy": 0.72, "wire_ratio": 25.0}
+        figures: dict[str, Any] = {
+            "steps": 150,
+            "seconds": 20.0,
+            "step_seconds": 0.1,
+            "accuracy": 0.72,
+            "wire_ratio": 25.0,
+        }
         writer.write(an_end("torch-powersgd", **figures, bytes_per_step=1e5))
     write_page(path, tmp_path / "report.html")
     cards = cards_of((tmp_path / "report.html").read_text(encoding="utf-8"))
