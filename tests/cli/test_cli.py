@@ -52,6 +52,10 @@ def test_version() -> None:
         (("compare", "--codecs", "none,nope"), "no stage or preset 'nope'"),
         (("compare", "--hosts", "1", "--link", "none"), "at least 2 ranks"),
         (("compare", "--link", "fast"), "a link rate is"),
+        (("compare", "--seconds", "20", "--steps", "9"), "one length, but --steps and --seconds are given"),
+        (("compare", "--epochs", "2", "--steps", "9"), "one length, but --steps and --epochs are given"),
+        (("compare", "--seconds", "20", "--evaluate-every", "5"), "--evaluate-every 5 counts steps"),
+        (("compare", "--seconds", "0", "--link", "none"), "must be a number greater than 0, not 0"),
         (("compare", "--recipe", "cake"), "no recipe 'cake'; known recipes: fashion-tiny"),
         (("compare", "--data", "nowhere", "--link", "none"), "no image data set 'nowhere'"),
         (("compare", "--heads", "2", "--link", "none"), "model vgg has no option heads"),
@@ -72,9 +76,7 @@ def test_user_errors_take_one_line(arguments: tuple[str, ...], complaint: str) -
     assert text.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments", [("compare", "--target-accuracy", "-3"), ("nonsense",), ("compare", "--hosts", "x")]
-)
+@pytest.mark.parametrize("arguments", [("compare", "--target", "-3"), ("nonsense",), ("compare", "--hosts", "x")])
 def test_wrong_usage_has_the_same_exit_code(arguments: tuple[str, ...]) -> None:
     invoke(*arguments, code=2)
 

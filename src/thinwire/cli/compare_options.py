@@ -27,8 +27,9 @@ OrLoopbackOption = Annotated[
     bool, typer.Option("--or-loopback", help="Where links cannot be shaped, say so and use plain loopback.")
 ]
 EpochsOption = Annotated[float | None, typer.Option(help="Passes over the training part, in place of --steps.")]
-MinutesOption = Annotated[
-    float | None, typer.Option(help="End each run after this time of training; --steps still sets the schedule.")
+SecondsOption = Annotated[
+    float | None,
+    typer.Option(help="Train each contender for this time, as many steps as fit, in place of --steps."),
 ]
 SeedOption = Annotated[int, typer.Option(help="The first seed of weights, batches and codecs.")]
 SeedsOption = Annotated[int, typer.Option(help="Runs of every codec, each with a seed of its own.")]

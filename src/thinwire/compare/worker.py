@@ -45,7 +45,7 @@ class Job:
 
     recipe: Recipe
     trials: Sequence[Trial]
-    minutes: float | None = None  # of training, after which a trial ends
+    seconds: float | None = None  # of training for each trial, in place of the recipe's steps
     target: float | None = None
 
     def to_json(self) -> str:
@@ -57,7 +57,7 @@ class Job:
         return Job(
             recipe=Recipe(**given["recipe"]),
             trials=[Trial(**trial) for trial in given["trials"]],
-            minutes=given["minutes"],
+            seconds=given["seconds"],
             target=given["target"],
         )
 
@@ -112,12 +112,6 @@ class Probe:
 
     def on_step(self, done: int) -> None:
         self.sent.append(self.traffic.total())
-
-    def is_over(self, seconds: float) -> bool:
-        """Whether the first rank's clock says that the time is up; equal on all ranks."""
-        over = torch.tensor([self.job.minutes is not None and seconds >= 60 * self.job.minutes])
-        dist.broadcast(over, 0)
-        return bool(over)
 
     def on_record(self, record: dict[str, Any]) -> None:
         step = self._step(record)
@@ -211,22 +205,13 @@ def run_trial(trial: Trial, job: Job, data: Data, rank: int, ranks: int) -> None
     if rank == 0:
         Message("begin", trial.run).say()
     dist.barrier()
-    seconds = [0.0]
-
-    def on_step(done: int) -> bool:
-        probe.on_step(done)
-        return job.minutes is not None and probe.is_over(seconds[-1])
-
-    def on_record(record: dict[str, Any]) -> None:
-        seconds.append(record["time"])
-        probe.on_record(record)
-
     recipe = replace(job.recipe, seed=trial.seed)
     train(
         recipe,
+        seconds=job.seconds,
         prepare=probe.prepare,
-        on_step=on_step,
-        on_record=on_record,
+        on_step=probe.on_step,
+        on_record=probe.on_record,
         data=data,
         progress=False,
         ddp_options=contender.ddp_options,

@@ -31,7 +31,7 @@ class Recorder:
     they describe are done again.
     """
 
-    def __init__(self, path: Path | None, *, steps: int, start: int, title: str, bar: bool) -> None:
+    def __init__(self, path: Path | None, *, steps: int | None, start: int, title: str, bar: bool) -> None:
         self._file: IO[str] | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

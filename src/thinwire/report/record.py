@@ -48,6 +48,9 @@ class Run:
     versions: dict[str, str]  # thinwire, torch, python
     machine: dict[str, Any]  # system, processor, cores, memory_bytes, native (compiled kernels are there)
     started: str  # ISO 8601 with time zone
+    mode: str = "steps"  # what is equal for all runs of the comparison: "steps", or "seconds" of training
+    seconds: float | None = None  # of training, after which the run ends; null in the mode "steps"
+    guess_accuracy: float | None = None  # of always giving the most frequent answer
     momentum: str = "optimiser"  # or "chain", if the codec has it; the optimiser then has none for these parameters
 
 
