@@ -133,7 +133,7 @@ def test_a_restored_guard_goes_on_alike() -> None:
     wrong = {"dial": 7, "smooth": float("nan"), "seen": -1, "window": 0, "cut": "x", "lowest": None, "more": 1}
     for name, value in wrong.items():
         with pytest.raises(StateError, match="not the saved state of a LossGuard"):
-            LossGuard.from_state_dict({**guard.state_dict(), name: value})  # type: ignore[dict-item]
+            LossGuard.from_state_dict({**guard.state_dict(), name: value})
     with pytest.raises(StateError, match="must be a mapping"):
         LossGuard.from_state_dict(3)  # type: ignore[arg-type]
     with pytest.raises(CodecError, match="cut"):

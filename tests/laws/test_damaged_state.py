@@ -214,6 +214,7 @@ def test_a_damaged_checkpoint_changes_nothing_or_works(
         (PCA, 7, "basis", torch.zeros(8, 32)),
         (PCA, 7, "phase", 0.0),
         (PCA, 7, "left", 0),
+        (PCA, 3, "scale", 2**70),
         ("qsgd(bits=4)", 2, "anything", 1),
     ],
 )

@@ -1,7 +1,6 @@
 """Checks of what comes from a checkpoint: each returns the value, or raises a StateError that names it."""
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +23,8 @@ def expect_count(what: str, value: Any, low: int = 0, high: int = _MOST) -> int:
 
 def expect_number(what: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
     """A finite number from `low` to `high`."""
-    real = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
-    if not real or not low <= value <= high or abs(value) > sys.float_info.max:
+    exact = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST
+    if not (exact or (isinstance(value, float) and math.isfinite(value))) or not low <= value <= high:
         raise StateError(f"{what} must be a finite number from {low:g} to {high:g}; got {_shown(value)}.")
     return float(value)
 

@@ -6,7 +6,9 @@ and the `dial` of a slot does it on demand: it multiplies theta, and 0 means tha
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from thinwire.core.checks import expect_count, expect_keys, expect_mapping, expect_number
 from thinwire.errors import CodecError, StateError
@@ -101,7 +103,7 @@ class LossGuard:
         return asdict(self)
 
     @staticmethod
-    def from_state_dict(saved: dict[str, float]) -> "LossGuard":
+    def from_state_dict(saved: Mapping[str, Any]) -> "LossGuard":
         """A guard that goes on where the saved one stopped."""
         names = tuple(f.name for f in fields(LossGuard))
         try:
@@ -113,6 +115,6 @@ class LossGuard:
             expect_number("'dial'", saved["dial"], 0.0, 1.0)
             if not (isinstance(saved["lowest"], float) and saved["lowest"] == math.inf):  # before a window is full
                 expect_number("'lowest'", saved["lowest"])
-            return LossGuard(**saved)  # type: ignore[arg-type]
+            return LossGuard(**saved)
         except (StateError, CodecError) as reason:
             raise StateError(f"this is not the saved state of a LossGuard: {reason}") from reason

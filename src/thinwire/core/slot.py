@@ -170,7 +170,7 @@ class Slot:
         expect_count("steps", self.steps)
         expect_number("dial", self.dial, 0.0, 1.0)
         if not isinstance(self.behind, bool):
-            raise StateError(f"behind must be True or False; got {self.behind!r}.")
+            raise StateError(f"behind must be True or False; got a {type(self.behind).__name__}.")
         if not self.chain:
             if self.states or self.shape or self.behind:
                 raise StateError("a slot without a chain has neither shape nor states.")
