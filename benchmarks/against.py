@@ -22,7 +22,6 @@ from benchmarks.revisions.sides import NEW, OLD, MeasuringError, measure
 from benchmarks.revisions.table import comparison_table, record, summary
 
 ROUNDS, QUICK_ROUNDS = 6, 3
-LAUNCHES, QUICK_LAUNCHES = 2, 1
 WIDTH = 200  # characters, where the output is no terminal
 
 
@@ -32,7 +31,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("revision", metavar="REV", help="a commit, branch or tag of this repository")
     parser.add_argument("--only", type=_parts, default=PARTS, help="parts to measure, with commas: " + ",".join(PARTS))
     parser.add_argument("--rounds", type=_rounds, help=f"samples of each side ({ROUNDS}; {QUICK_ROUNDS} if quick)")
-    parser.add_argument("--quick", action="store_true", help="fewer codecs, one model, one start of the processes")
+    parser.add_argument("--quick", action="store_true", help="fewer codecs, rounds and models")
     parser.add_argument("-o", "--output", type=_output, help="a file of JSON for the record of this run")
     chosen = parser.parse_args(arguments)
     chosen.rounds = chosen.rounds or (QUICK_ROUNDS if chosen.quick else ROUNDS)
@@ -67,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"old: {revisions[OLD].title}; new: {revisions[NEW].title}")
         if pythons[OLD] == pythons[NEW]:
             print("the same is built from both: all differences are noise.")
-        launches = min(chosen.rounds, QUICK_LAUNCHES if chosen.quick else LAUNCHES)
-        rows = measure(cases, pythons, chosen.rounds, launches, tell=lambda title: print(f"  {title}", file=sys.stderr))
+        rows = measure(cases, pythons, chosen.rounds, tell=lambda title: print(f"  {title}", file=sys.stderr))
     except (RevisionError, MeasuringError) as error:
         raise SystemExit(f"against.py: {error}") from error
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH)

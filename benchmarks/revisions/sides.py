@@ -1,8 +1,8 @@
 """The ranks of one revision, and both revisions measured in turns.
 
 The ranks of both sides live at the same time, and those of one side wait for input while the other side is measured.
-Each launch starts all of them anew, because a process can be quick or slow from its start to its end, for instance by
-the place of its memory.
+Processes of kernels are started anew after some rounds, because a process can be fast or slow from its start to its
+end, for instance by the place of its memory. With several ranks this matters less, and starting them takes longer.
 """
 
 import json
@@ -27,6 +27,7 @@ REPLY_TIMEOUT = 300.0  # seconds; ranks give up a silent peer earlier
 END_TIMEOUT = 20.0
 SAMPLE = {"kernels": 0.1, "averages": 0.15, "steps": 0.6}  # seconds that a sample should take
 MOST_CALLS = 1000
+LAUNCHES = {"kernels": 3, "averages": 1, "steps": 1}  # of all processes, among which the rounds are divided
 
 
 class MeasuringError(RuntimeError):
@@ -142,14 +143,13 @@ def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
             process.stdout.close()
 
 
-def measure(
-    cases: Sequence[Case], pythons: Mapping[str, Path], rounds: int, launches: int, tell: Callable[[str], None]
-) -> list[Row]:
+def measure(cases: Sequence[Case], pythons: Mapping[str, Path], rounds: int, tell: Callable[[str], None]) -> list[Row]:
     """All cases, in groups that share a part and a link; those of a link that cannot be made are skipped."""
     rows = [Row(case) for case in cases]
     groups = {(row.case.part, row.case.link): [r for r in rows if _group(r) == _group(row)] for row in rows}
     for (part, name), group in groups.items():
         ranks = 1 if part == "kernels" else RANKS
+        launches = min(rounds, LAUNCHES[part])
         for launch in range(launches):
             some = len(range(launch, rounds, launches))
             try:

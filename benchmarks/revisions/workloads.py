@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import thinwire
 from benchmarks.revisions import models
-from benchmarks.revisions.cases import Case
+from benchmarks.revisions.cases import GRADIVEQ, Case
 
-WARM_UP = {"kernels": 2, "averages": 5, "steps": 5}  # calls: bases are learnt, and DDP has sorted its buckets
+WARM_UP, LEARNING = 2, 5  # calls: after two, DDP has sorted its buckets; a basis is learnt later
 GRADIENTS = 3  # that differ, in turn: a basis cannot be learnt from samples that do not vary
 
 
@@ -36,7 +36,7 @@ def build_workload(case: Case, rank: int) -> Workload:
     """Everything that the calls need is made here; errors of a revision that lacks something come from here."""
     makers = {"kernels": _kernel, "averages": _average, "steps": _steps}
     workload = makers[case.part](case, rank)
-    for _ in range(WARM_UP[case.part]):
+    for _ in range(LEARNING if case.codec == GRADIVEQ else WARM_UP):
         workload.call()
     return workload
 

@@ -252,7 +252,7 @@ def test_an_installation_in_another_place_is_refused(tmp_path: Path) -> None:
 
 def test_links_that_cannot_be_made_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "PATH", "")
-    (skipped,) = measure([STEP], {OLD: Path("x"), NEW: Path("x")}, 2, 1, lambda title: None)
+    (skipped,) = measure([STEP], {OLD: Path("x"), NEW: Path("x")}, 2, lambda title: None)
     assert skipped.skipped is not None
     assert skipped.skipped.startswith("no link of 1gbit: the commands ip, tc, unshare, nsenter are needed")
 
