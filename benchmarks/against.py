@@ -22,7 +22,7 @@ from benchmarks.revisions.sides import NEW, OLD, MeasuringError, measure
 from benchmarks.revisions.table import comparison_table, record, summary
 
 ROUNDS, QUICK_ROUNDS = 6, 3
-WIDTH = 200  # characters, where the output is no terminal
+WIDTH = 400  # characters: more than the table takes, so that no cell is cut
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -69,8 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = measure(cases, pythons, chosen.rounds, tell=lambda title: print(f"  {title}", file=sys.stderr))
     except (RevisionError, MeasuringError) as error:
         raise SystemExit(f"against.py: {error}") from error
-    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
-    console.print(comparison_table(rows))
+    Console(width=WIDTH).print(comparison_table(rows))
     print(*summary(rows), sep="\n")
     if chosen.output is not None:
         options = {"only": list(chosen.only), "rounds": chosen.rounds, "quick": chosen.quick}

@@ -189,8 +189,9 @@ def measure_row(row: Row, sides: Sequence[Side], rounds: range) -> None:
     if refused:
         row.skipped = "; ".join(refused)
         return
-    slowest = max(sample["wall"] for sample in opened.values())
-    calls = min(MOST_CALLS, max(1, round(SAMPLE[row.case.part] / slowest)))
+    # The smaller one: what disturbs a call can only make it longer.
+    seconds = min(sample["wall"] for sample in opened.values())
+    calls = min(MOST_CALLS, max(1, round(SAMPLE[row.case.part] / seconds)))
     for number in rounds:
         for side in sides if number % 2 == 0 else reversed(sides):
             row.add(side.name, side.sample(calls))

@@ -59,13 +59,12 @@ def verdict(row: Row) -> str:
 
 
 def comparison_table(rows: Sequence[Row]) -> Table:
-    """All rows that were measured; times are of one call."""
-    table = Table(title="wall time and processor time of a rank; new / old with its quartiles", title_justify="left")
-    table.add_column("case", no_wrap=True)
+    """All rows that were measured: times of one call, and new / old with its quartiles."""
+    table = Table("case")
     for kind in ("wall", "processor"):
         for name in (f"{kind} old ms", "new ms", "new / old"):
-            table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+            table.add_column(name, justify="right")
+    table.add_column("verdict")
     for row in rows:
         if row.skipped is None:
             cells = [cell for found in comparisons(row).values() for cell in _cells(found)]
