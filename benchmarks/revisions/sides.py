@@ -183,7 +183,11 @@ def _launch(
 
 
 def measure_row(row: Row, sides: Sequence[Side], rounds: range) -> None:
-    """Both sides in turns; the side that begins changes from round to round."""
+    """Both sides in turns; the side that begins changes from round to round: old new, new old, old new.
+
+    From the second round on, the side that begins has just been measured, and its memory is in the caches. With an odd
+    number of rounds, this favours both sides equally often.
+    """
     opened = {side.name: side.sample(1, case=asdict(row.case)) for side in sides}
     refused = [f"{name}: {sample['refused']}" for name, sample in opened.items() if "refused" in sample]
     if refused:
