@@ -66,5 +66,5 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt src/thinwire/_version.py
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis src/thinwire/_native*.so
+	rm -rf $(VENV) .cache build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis src/thinwire/_native*.so
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire.core.inputs import check_dense
 from thinwire.errors import StateError
 from thinwire.kernels.shares import all_finite
 
@@ -53,19 +54,15 @@ def expect_tensor(
     what: str, value: Any, shape: Sequence[int] | None = None, dtypes: Sequence[torch.dtype] = (torch.float32,)
 ) -> Tensor:
     """A dense tensor of finite numbers of this shape and one of these types; without a shape, any flat one."""
-    if (
-        not isinstance(value, Tensor)
-        or value.layout != torch.strided
-        or value.is_meta
-        or value.dtype not in dtypes
-        or (value.dim() != 1 if shape is None else value.shape != tuple(shape))
-    ):
+    check_dense(what, value, StateError)
+    if value.dtype not in dtypes or (value.dim() != 1 if shape is None else value.shape != tuple(shape)):
         kinds = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         form = "flat" if shape is None else f"of shape {tuple(shape)}"
         raise StateError(f"{what} must be a {kinds} tensor {form}; got {_shown(value)}.")
     if not all_finite(value):
         raise StateError(f"{what} must be finite; got a tensor with infinite numbers or NaN.")
-    return value.detach()
+    plain: Tensor = value.detach()
+    return plain
 
 
 def expect_unit(what: str, value: Tensor, dim: int) -> None:

@@ -70,7 +70,7 @@ class Checkpoints:
         return WholeState(lambda: self.full_state_dict(timeout), self.load_state_dict)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a run stopped; every rank must call it.
+        """Go on from `saved`, which `state_dict` gave on this rank or `full_state_dict` on any; every rank must call it.
 
         Nothing changes on any rank if one rank's checkpoint does not fit, or if the ranks' checkpoints are not of the
         same run and step.
@@ -78,8 +78,8 @@ class Checkpoints:
         self._load(lambda: saved)
 
     def load_distributed(self, folder: str | Path, key: str = "thinwire") -> None:
-        """Go on from a torch.distributed.checkpoint in which `state_dict()` was saved under `key`, by any number of
-        ranks; every rank must call it. Code that a foreign folder brings is not run."""
+        """Go on from a torch.distributed.checkpoint in `folder`, in which `state_dict()` was saved under `key`, by any
+        number of ranks; every rank must call it. Code that a foreign folder brings is not run."""
         self._load(lambda: read_distributed(folder, key, self._world))
 
     def _load(self, read: Callable[[], Any]) -> None:
