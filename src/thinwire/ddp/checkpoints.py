@@ -70,10 +70,10 @@ class Checkpoints:
         return WholeState(lambda: self.full_state_dict(timeout), self.load_state_dict)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from `saved`, which `state_dict` gave on this rank or `full_state_dict` on any; every rank must call it.
+        """Go on from `saved`, which `state_dict` gave on this rank or `full_state_dict` on any.
 
-        Nothing changes on any rank if one rank's checkpoint does not fit, or if the ranks' checkpoints are not of the
-        same run and step.
+        Every rank must call it. Nothing changes on any rank if one rank's checkpoint does not fit, or if the ranks'
+        checkpoints are not of the same run and step.
         """
         self._load(lambda: saved)
 
