@@ -25,9 +25,9 @@ def main() -> None:
         loss.backward()
         optimizer.step()
 
-    if dist.get_rank() == 0:
-        figures = handle.metrics()
-        print(f"loss {loss.item():.2f}, {figures['wire_ratio']:.1f} times fewer bytes than fp32")
+    metrics = handle.metrics()
+    if dist.get_rank() == 0 and metrics is not None:
+        print(f"loss {loss.item():.2f}, {metrics.wire_ratio:.1f} times fewer bytes than fp32")
     handle.close()
     dist.destroy_process_group()
 

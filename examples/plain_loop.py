@@ -22,8 +22,9 @@ def main() -> None:
         loss.backward()
         thinwire.average_gradients(model, "sign", state)
         optimizer.step()
-    if dist.get_rank() == 0:
-        print(f"loss {loss.item():.2f}, {state.metrics()['bytes_sent']:,} bytes sent in the last step")
+    metrics = state.metrics()
+    if dist.get_rank() == 0 and metrics is not None:
+        print(f"loss {loss.item():.2f}, {metrics.bytes_sent:,} bytes sent in the last step")
     dist.destroy_process_group()
 
 

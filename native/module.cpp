@@ -14,6 +14,7 @@ void bind_shares(nb::module_ &m);
 void bind_casts(nb::module_ &m);
 void bind_basis(nb::module_ &m);
 void bind_spectra(nb::module_ &m);
+void bind_checksum(nb::module_ &m);
 
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of thinwire; thinwire.kernels.reference is their specification.";
@@ -27,4 +28,5 @@ NB_MODULE(_native, m) {
     bind_casts(m);
     bind_basis(m);
     bind_spectra(m);
+    bind_checksum(m);
 }

@@ -12,6 +12,7 @@ from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Stage
 from thinwire.ddp.hook import Handle, attach
 from thinwire.ddp.loop import GradientState, average_gradients
+from thinwire.ddp.metrics import CodecMetrics, StepMetrics
 from thinwire.errors import CodecError, StateError, ThinwireError, WireError, WorldError
 from thinwire.presets import PRESETS
 from thinwire.stages import STAGES
@@ -49,6 +50,7 @@ __all__ = [
     "Ballot",
     "Codec",
     "CodecError",
+    "CodecMetrics",
     "Delay",
     "Elias",
     "Encoded",
@@ -75,6 +77,7 @@ __all__ = [
     "Spec",
     "Stage",
     "StateError",
+    "StepMetrics",
     "Ternary",
     "ThinwireError",
     "Threshold",

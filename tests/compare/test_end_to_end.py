@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
 
 COMMAND = (
     *(sys.executable, "-m", "thinwire", "compare", "--hosts", "2", "--link", "none", "--recipe", "fashion-tiny"),
-    *("--steps", "6", "--batch", "8", "--test-limit", "64", "--evaluate-every", "3", "--target-accuracy", "0.01"),
+    *("--batch", "8", "--test-limit", "64", "--target", "0.01"),
 )
+STEPS = ("--steps", "6", "--evaluate-every", "3")
 
 
 def compare(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -26,9 +28,10 @@ def compare(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_comparison_and_its_resumption(tmp_path: Path) -> None:
-    done = compare(tmp_path, "--codecs", "none,qsgd", "--baseline", "headroom")
+    done = compare(tmp_path, *STEPS, "--codecs", "none,qsgd", "--baseline", "headroom")
     assert done.returncode == 0, done.stderr
     assert "speed-up" in done.stdout
+    assert "After 6 steps over plain loopback" in done.stdout.splitlines()[-1]
     none, qsgd, headroom = read_results(tmp_path / "r.jsonl")
     assert none.summary is not None
     assert qsgd.summary is not None
@@ -45,8 +48,31 @@ def test_a_comparison_and_its_resumption(tmp_path: Path) -> None:
     errors = {layer.relative_error for layer in qsgd.layers if layer.codec != "none"}
     assert all(error is not None and 0 < error < 1 for error in errors)
 
-    again = compare(tmp_path, "--codecs", "none,qsgd", "--baseline", "headroom", "--resume", "--json")
+    again = compare(tmp_path, *STEPS, "--codecs", "none,qsgd", "--baseline", "headroom", "--resume", "--json")
     assert again.returncode == 0, again.stderr
     assert len(read_results(tmp_path / "r.jsonl")) == 3
     assert [row["label"] for row in json.loads(again.stdout)] == ["none", "qsgd", "headroom"]
     assert "a step" not in again.stderr  # no run was needed
+
+
+def test_a_comparison_of_equal_time_and_its_resumption(tmp_path: Path) -> None:
+    done = compare(tmp_path, "--seconds", "1.5", "--codecs", "none,qsgd")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"none #0: .*\(1 of 2 runs done, about .* left\)", done.stderr)
+    assert "After 1.5 s over plain loopback: " in done.stdout
+    for log in read_results(tmp_path / "r.jsonl"):
+        assert (log.run.mode, log.run.seconds, log.run.target_accuracy) == ("seconds", 1.5, 0.01)
+        assert log.summary is not None
+        assert log.summary.steps == log.steps[-1].step >= 1
+        assert log.summary.seconds == log.steps[-1].seconds
+        assert log.steps[-1].seconds >= 1.5
+        assert log.evals[-1].step == log.summary.steps
+        assert log.summary.seconds_to_target == log.evals[0].seconds
+        assert [e.step for e in log.evals] == sorted({e.step for e in log.evals})
+    again = compare(tmp_path, "--seconds", "1.5", "--codecs", "none,qsgd,fp16", "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    assert "none #0" not in again.stderr
+    assert [row["mode"] for row in json.loads(again.stdout)] == ["seconds"] * 3
+    other = compare(tmp_path, *STEPS, "--codecs", "none", "--resume")
+    assert other.returncode == 2
+    assert "mode is 'seconds' there, 'steps' here" in other.stderr

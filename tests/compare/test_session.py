@@ -31,11 +31,12 @@ class PretendedHosts:
 
     def __init__(self, failing: dict[str, str]) -> None:
         self.failing, self.launches = failing, list[list[str]]()
-        self.said: list[str] = []
+        self.jobs: list[Job] = []
 
     def launch(self, argv: Sequence[str], procs: int, *, echo: Callable[[str], None]) -> int:
         assert argv[:2] == ["-m", "thinwire.compare.worker"]
         job = Job.from_json(argv[2])
+        self.jobs.append(job)
         self.launches.append([trial.run for trial in job.trials])
         echo("[host0] torchrun says something")
         for trial in job.trials:
@@ -143,9 +144,32 @@ def test_results_are_not_overwritten_nor_mixed(tmp_path: Path, pretend: Callable
     longer = replace(COMPARISON, recipe=replace(COMPARISON.recipe, steps=4))
     with pytest.raises(RecordError, match="steps is 3 there, 4 here"):
         Session(longer, 7, tmp_path / "r.jsonl", resume=True)
+    timed = replace(COMPARISON, seconds=20.0)
+    with pytest.raises(RecordError, match="mode is 'steps' there, 'seconds' here"):
+        Session(timed, 7, tmp_path / "r.jsonl", resume=True)
+    with pytest.raises(RecordError, match=r"target_accuracy is None there, 0\.7 here"):
+        Session(replace(COMPARISON, target=0.7), 7, tmp_path / "r.jsonl", resume=True)
     elsewhere = replace(COMPARISON, lab=LabSpec(hosts=2, links="1gbit"))
     with pytest.raises(RecordError, match="link is 'none' there, '1gbit' here"):
         Session(elsewhere, 7, tmp_path / "r.jsonl", resume=True)
+
+
+def test_runs_of_equal_time_are_kept_and_resumed_as_such(
+    tmp_path: Path, pretend: Callable[..., PretendedHosts]
+) -> None:
+    timed = replace(COMPARISON, seconds=20.0, target=0.7, guess=0.1)
+    hosts = pretend({"qsgd #0": "it broke"})
+    Session(timed, 7, tmp_path / "r.jsonl").run(lambda record: None)
+    run = read_results(tmp_path / "r.jsonl")[0].run
+    assert (run.mode, run.seconds, run.target_accuracy, run.guess_accuracy) == ("seconds", 20.0, 0.7, 0.1)
+    assert not {"steps", "evaluate_every"} & set(run.recipe)  # the clock sets both
+    assert hosts.jobs[0].seconds == 20.0
+    hosts = pretend()
+    other_steps = replace(timed, recipe=replace(timed.recipe, steps=9))
+    Session(other_steps, 7, tmp_path / "r.jsonl", resume=True).run(lambda record: None)
+    assert hosts.launches == [["qsgd #0"]]
+    with pytest.raises(RecordError, match=r"seconds is 20\.0 there, 30\.0 here"):
+        Session(replace(timed, seconds=30.0), 7, tmp_path / "r.jsonl", resume=True)
 
 
 def test_workers_that_never_begin_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +189,7 @@ def test_workers_that_never_begin_are_an_error(tmp_path: Path, monkeypatch: pyte
 
 def test_epochs_become_steps_and_evaluations_are_spread() -> None:
     settled, parameters = prepared(COMPARISON, epochs=2, spread_evaluations=True)
+    assert settled.guess == pytest.approx(0.1, abs=0.03)  # ten classes
     assert settled.recipe.steps == 2 * (8400 // 2 // 32)
     assert settled.recipe.evaluate_every == settled.recipe.steps // 10
     assert parameters == 87938
@@ -180,6 +205,6 @@ def test_wrong_settings_are_told_at_once() -> None:
 def test_a_job_is_read_back_as_it_was() -> None:
     trials = [trial for trial, _ in replace(COMPARISON, seeds=2).trials()]
     assert [trial.seed for trial in trials] == [0, 0, 0, 1, 1, 1]
-    job = Job(recipe=COMPARISON.recipe, trials=trials, minutes=0.5, target=0.8)
+    job = Job(recipe=COMPARISON.recipe, trials=trials, seconds=0.5, target=0.8)
     assert Job.from_json(job.to_json()) == job
-    assert json.loads(job.to_json())["minutes"] == 0.5
+    assert json.loads(job.to_json())["seconds"] == 0.5

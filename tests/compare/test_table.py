@@ -66,12 +66,12 @@ def test_the_final_table_compares_with_none() -> None:
     board.hear(a_run("fp16"))
     board.hear(an_end("fp16", error="it broke"))
     rows = standings(board.finished())
-    text = shown(final_table(rows, "title", target=0.5))
+    text = shown(final_table(rows, "title", target=0.5, width=200))
     assert "4.00x" in text
     assert "80 %" in text
     assert "55.0 ± 7.1 %" in text
     assert "to 50 %" in text
-    assert "not reached" in text
+    assert "missed" in text
     narrow = shown(final_table(rows, "title", width=80))
     assert "speed-up" in narrow
     assert "samples/s" not in narrow
@@ -87,5 +87,38 @@ def test_a_run_in_one_line() -> None:
 
 def test_the_place_is_told() -> None:
     thin = replace(COMPARISON, lab=LabSpec(hosts=4, links="100mbit", latency="5ms"), procs_per_host=2)
-    assert place_line(thin) == "fashion-tiny (vgg-tiny) on 4 hosts with 2 ranks each, links of 100mbit and 5ms latency"
-    assert place_line(COMPARISON) == "fashion-tiny (vgg-tiny) on 2 hosts, plain loopback"
+    assert (
+        place_line(thin)
+        == "fashion-tiny (vgg-tiny) on 4 hosts with 2 ranks each, links of 100mbit and 5ms latency, 3 steps each"
+    )
+    assert place_line(COMPARISON) == "fashion-tiny (vgg-tiny) on 2 hosts, plain loopback, 3 steps each"
+    timed = replace(COMPARISON, seconds=20.0)
+    assert place_line(timed) == "fashion-tiny (vgg-tiny) on 2 hosts, plain loopback, 20 s each"
+
+
+def test_the_rest_is_estimated_from_what_is_done() -> None:
+    now = [100.0]
+    board = Board(replace(COMPARISON, seconds=20.0), clock=lambda: now[0])
+    assert board.progress_line() == "0 of 3 runs done"
+    now[0] = 130.0  # until the hosts are up
+    board.hear(a_run("none"))
+    assert board.progress_line() == "0 of 3 runs done"
+    now[0] = 145.0
+    board.hear(replace(a_step("none #0"), seconds=10.0))
+    assert board.progress_line() == "0 of 3 runs done, about 1 min 15 s left"  # half a run of three in 15 s
+    now[0] = 160.0
+    board.hear(an_end("none"))
+    assert board.progress_line() == "1 of 3 runs done, about 1 min 0 s left"
+    resumed = Board(replace(COMPARISON, seconds=20.0), board.finished(), clock=lambda: now[0])
+    resumed.hear(a_run("qsgd"))
+    now[0] = 200.0
+    resumed.hear(an_end("qsgd"))
+    assert resumed.progress_line() == "2 of 3 runs done, about 40 s left"
+    resumed.hear(a_run("fp16"))
+    resumed.hear(an_end("fp16", error="it broke"))
+    assert resumed.progress_line() == "3 of 3 runs done"
+    again = Board(replace(COMPARISON, seconds=20.0), resumed.finished(), clock=lambda: now[0])
+    again.hear(a_run("fp16"))
+    now[0] = 215.0
+    again.hear(replace(a_step("fp16 #0"), seconds=10.0))
+    assert again.progress_line() == "2 of 3 runs done, about 15 s left"

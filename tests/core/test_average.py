@@ -114,6 +114,12 @@ def test_integers_refuse_more_ranks_than_fit() -> None:
         thinwire.simulate("integers(bits=3)", gradients(4, (8,)))
 
 
+def test_a_slot_without_a_chain_follows_the_loss_scale() -> None:
+    slot = Slot(held=torch.ones(4))  # what another plan left to be delivered
+    slot.rescale(0.5)
+    assert torch.equal(slot.residual, torch.full((4,), 0.5))  # type: ignore[arg-type]
+
+
 def test_a_changed_loss_scale_rescales_what_is_held() -> None:
     slot = thinwire.simulate("topk(density=0.5)", gradients(1, (8,))).slots[0]
     assert slot.residual is not None

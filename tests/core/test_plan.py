@@ -37,12 +37,68 @@ def test_what_no_rule_matches_travels_as_it_is() -> None:
         ((4096,), torch.float32, "one-dimensional"),
         ((), torch.float32, "one-dimensional"),
         ((31, 33), torch.float32, f"small (1023 < {SMALL})"),
-        ((64, 64), torch.int64, "torch.int64 is not a floating-point type"),
+        ((64, 64), torch.int64, "torch.int64 is not float32, float64, float16 or bfloat16"),
     ],
 )
 def test_vectors_small_tensors_and_integers_are_exempt(shape: tuple[int, ...], dtype: torch.dtype, why: str) -> None:
     decision = Plan.parse("qsgd").decide("x", shape, dtype)
     assert (decision.codec, decision.why) == (Codec(), why)
+
+
+@pytest.mark.parametrize(
+    ("rule", "shape", "codec", "why", "compressed"),
+    [
+        ("powersgd(rank=4)", (4, 512), "none", "powersgd(rank=4): too small for rank 4, travels as it is", False),
+        (
+            "powersgd(rank=4) | fp16",
+            (4, 512),
+            "none",
+            "powersgd(rank=4): too small for rank 4, travels as it is",
+            False,
+        ),
+        (
+            {"codec": "powersgd(rank=4)", "small": True},
+            (5000,),
+            "none",
+            "powersgd(rank=4): it is no matrix, travels as it is",
+            False,
+        ),
+        ("pca(ratio=2048)", (64, 64), "none", "pca(ratio=2048): too small for ratio 2048, travels as it is", False),
+        (
+            {"codec": "pca(ratio=8, travel='qsgd(bits=8)')", "small": True},
+            (5000,),
+            "pca(ratio=8, travel='qsgd(bits=8)')",
+            "pca(ratio=8, travel='qsgd(bits=8)'): it is no matrix, travels through qsgd(bits=8)",
+            True,
+        ),
+        (
+            "momentum(beta=0.9) | powersgd(rank=4)",
+            (4, 512),
+            "momentum(beta=0.9) | powersgd(rank=4)",
+            "powersgd(rank=4): too small for rank 4, travels as it is",
+            False,
+        ),
+        ("powersgd(rank=4)", (64, 64), "powersgd(rank=4)", "rule '*'", True),
+        ("momentum(beta=0.9)", (64, 64), "momentum(beta=0.9)", "rule '*'", False),
+    ],
+)
+def test_decisions_say_what_will_happen(
+    rule: Any, shape: tuple[int, ...], codec: str, why: str, compressed: bool
+) -> None:
+    decision = Plan.parse({"*": rule}).decide("x", shape)
+    assert (str(decision.codec), decision.why, decision.compressed) == (codec, why, compressed)
+
+
+@pytest.mark.parametrize("codec", ["none", "fp32", "momentum(beta=0.9)", "topk(density=1)", "delay(steps=3)"])
+def test_codecs_that_compress_nothing_leave_parameters_out(codec: str) -> None:
+    assert not Rule(Codec.parse(codec)).compresses
+    assert Plan.parse(codec).decide("x", (64, 64)).left_out
+
+
+@pytest.mark.parametrize("codec", ["fp16", "qsgd", "iwp", "signsgd", "dgc", "threshold(value=1)", "pca(ratio=2048)"])
+def test_codecs_that_compress_leave_nothing_out(codec: str) -> None:
+    assert Rule(Codec.parse(codec)).compresses
+    assert not Plan.parse(codec).decide("x", (64, 64)).left_out
 
 
 def test_exemptions_can_be_waived() -> None:
@@ -142,6 +198,11 @@ def test_printed_plans_read_back(made: list[Rule]) -> None:
         (3, "a plan is a codec, a mapping of patterns to codecs, or a file; got int."),
         (None, "got NoneType"),
         ({"*": 3}, "a codec is a text, a stage or a Codec; got int"),
+        ({"*": None}, "a codec is a text, a stage or a Codec; got NoneType; write none for no compression."),
+        ("", "a chain names at least one stage; got ''; write none for no compression."),
+        ([""], "write none for no compression."),
+        ({"*": " "}, "a chain names at least one stage; got ' '; write none for no compression."),
+        ([{"codec": ""}], "write none for no compression."),
         ({"*": "qsdg"}, "there is no stage or preset 'qsdg'"),
         ({3: "qsgd"}, "match must be a pattern of parameter names, as text; got 3"),
         ([{"codec": "qsgd", "layer": "x"}], "a rule has no 'layer'; it takes match, codec, dim, min_numel"),
@@ -168,6 +229,42 @@ def test_files_that_are_not_what_they_seem(name: str, text: str, tmp_path: Path)
         pytest.importorskip("tomllib")
     (tmp_path / name).write_text(text)
     with pytest.raises(CodecError, match=f"{name} is not valid {name.split('.')[1]}: "):
+        Plan.parse(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('rules:\n  - {match: "*", codec: qsgd(bits=4, norm=max)}', "the parentheses of 'qsgd(bits=4' do not match"),
+        ('{"*": qsgd(bits=4, norm=max)}', "the parentheses of 'qsgd(bits=4' do not match"),
+        ("rules: [qsgd(bits=4, norm=max, bucket=64)]", "the parentheses of 'qsgd(bits=4' do not match"),
+        ("- {codec: topk(density=0.1) | rangefloat(bits=8, mantissa=3), dim: 2}", "YAML cuts bare texts at commas"),
+        ("*: qsgd", "expected alphabetic"),
+        ("rules:\n  - match: *.bias\n    codec: none", "expected alphabetic"),
+        ("rules:\n  - {match: [ab].weight, codec: none}", "expected ',' or '}'"),
+    ],
+)
+def test_texts_that_yaml_reads_otherwise_need_quotes(text: str, fault: str, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(CodecError) as caught:
+        Plan.parse(tmp_path / "p.yaml")
+    assert fault in str(caught.value)
+    assert str(caught.value).endswith(
+        'Put quotes around patterns and codecs: {match: "*.weight", codec: "qsgd(bits=4, norm=max)"}.'
+    )
+
+
+def test_bare_texts_that_yaml_reads_rightly_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("""rules: [{match: "*", codec: "qsgd(bits=4, norm=max)"}]""")
+    quoted = Plan.parse(tmp_path / "p.yaml")
+    (tmp_path / "p.yaml").write_text('rules:\n  - match: "*"\n    codec: qsgd(bits=4, norm=max)')
+    assert Plan.parse(tmp_path / "p.yaml") == quoted
+
+
+@pytest.mark.parametrize(("name", "text"), [("p.yaml", '"*":'), ("p.json", '{"*": ""}'), ("p.yaml", "- codec: ''")])
+def test_files_without_a_codec_are_refused(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CodecError, match="write none for no compression"):
         Plan.parse(tmp_path / name)
 
 

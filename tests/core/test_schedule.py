@@ -130,5 +130,11 @@ def test_a_restored_guard_goes_on_alike() -> None:
     assert course(guard, losses[80:]) == course(other, losses[80:])
     with pytest.raises(StateError):
         LossGuard.from_state_dict({"dial": 1.0})
+    wrong = {"dial": 7, "smooth": float("nan"), "seen": -1, "window": 0, "cut": "x", "lowest": None, "more": 1}
+    for name, value in wrong.items():
+        with pytest.raises(StateError, match="not the saved state of a LossGuard"):
+            LossGuard.from_state_dict({**guard.state_dict(), name: value})
+    with pytest.raises(StateError, match="must be a mapping"):
+        LossGuard.from_state_dict(3)  # type: ignore[arg-type]
     with pytest.raises(CodecError, match="cut"):
         LossGuard(cut=1.0)

@@ -40,7 +40,6 @@ def test_objects_and_text_make_the_same_chain() -> None:
     ("text", "canonical"),
     [
         ("none", "none"),
-        ("", "none"),
         ("  qsgd ", "qsgd(bits=4)"),
         ("qsgd(norm='l2')", "qsgd(bits=4, norm=l2)"),
         ('qsgd( norm = "l2" , bits=3 )', "qsgd(bits=3, norm=l2)"),
@@ -60,7 +59,13 @@ def test_canonical_text(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("qsdg", r"there is no stage or preset 'qsdg'; did you mean 'qsgd'\? known are .*qsgd.*topk"),
+        ("qsdg", r"there is no stage or preset 'qsdg'; did you mean 'qsgd'\? known are .*none.*qsgd.*topk"),
+        ("QSGD", r"there is no stage or preset 'QSGD'; did you mean 'qsgd'\? "),
+        ("None", r"there is no stage or preset 'None'; did you mean 'none'\? "),
+        ("none(bits=4)", r"none has no option 'bits'; it takes none\."),
+        ("", r"a chain names at least one stage; got ''; write none for no compression\."),
+        (" \t\n", r"a chain names at least one stage; got ' \\t\\n'; write none for no compression\."),
+        ("pca(travel='')", r"a chain names at least one stage; got ''; write none"),
         ("qsgd(bit=4)", r"qsgd has no option 'bit'; its options are bits, norm, bucket\."),
         ("huffman(bits=4)", r"huffman has no option 'bits'; it takes none\."),
         ("topk", r"topk needs density; write topk\(density=\.\.\.\)\."),
@@ -91,6 +96,11 @@ def test_canonical_text(text: str, canonical: str) -> None:
         ("elias", r"elias cannot be the first stage: it takes symbols; put a quantiser before it"),
         ("sign | elias", r"elias codes signs and levels"),
         ("fp16 | topk(density=0.1)", r"topk cannot follow fp16: it takes float32, and fp16 gives float16 numbers"),
+        (
+            "hadamard | powersgd",
+            r"powersgd cannot follow hadamard, which gives a flat run of numbers \(it is no matrix\); write powersgd",
+        ),
+        ("fft | gradiveq", r"pca cannot follow fft, which gives a flat run of numbers"),
         ("qsgd | feedback(keep=off)", r"feedback sets how the whole chain works and must come first"),
         ("feedback(keep=fp64) | qsgd", r"keep must be one of fp32, bf16, off"),
     ],
@@ -100,7 +110,15 @@ def test_what_is_said_of_bad_chains(text: str, message: str) -> None:
         Codec.parse(text)
 
 
+def test_nothing_is_not_a_part_of_a_chain() -> None:
+    for made in (lambda: Codec.parse("qsgd") | "", lambda: thinwire.QSGD() | " "):
+        with pytest.raises(CodecError, match="write none for no compression"):
+            made()
+
+
 def test_other_types_are_refused() -> None:
+    with pytest.raises(CodecError, match=r"got NoneType; write none for no compression\."):
+        Codec.parse(None)  # type: ignore[arg-type]
     with pytest.raises(CodecError, match="a codec is a text, a stage or a Codec; got int"):
         Codec.parse(3)  # type: ignore[arg-type]
     with pytest.raises(CodecError, match="a chain is made of stages; got str"):

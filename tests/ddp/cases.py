@@ -14,10 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+import thinwire
 from tests.distributed.processes import run_ranks
-from thinwire.ddp import handle
+from thinwire.ddp import bucket_hook
 
-KINDS = ("training", "models", "amp", "errors", "saving", "metrics", "watching")
+KINDS = ("training", "models", "amp", "errors", "input", "saving", "loading", "metrics", "watching", "callbacks")
 Case = Callable[[int, int, Path], None]
 CASES: dict[int, dict[str, Case]] = {2: {}, 3: {}, 4: {}}
 
@@ -47,7 +48,7 @@ def run_all(rank: int, ranks: int, folder: str, only: str | None = None) -> dict
     """
     warnings.simplefilter("error")
     if ranks != 3:
-        handle.WORTH_ROUNDS = 0
+        bucket_hook.WORTH_ROUNDS = 0
     outcomes = {}
     for name, function in load_cases()[ranks].items():
         if only is not None and name != only:
@@ -69,6 +70,13 @@ def run_all(rank: int, ranks: int, folder: str, only: str | None = None) -> dict
 @cache
 def outcomes(ranks: int, folder: str, only: str | None = None) -> list[dict[str, str]]:
     return run_ranks(ranks, run_all, folder, only, seconds=150)
+
+
+def last_of(handle: thinwire.Handle | thinwire.GradientState) -> thinwire.StepMetrics:
+    """The metrics of the last step, which there must be."""
+    metrics = handle.metrics()
+    assert metrics is not None
+    return metrics
 
 
 # What the cases train.

@@ -1,7 +1,9 @@
 """What cannot work says so in a sentence, on every rank, and nothing hangs or stays behind."""
 
 import gc
+import os
 import pickle
+import re
 import threading
 import time
 from datetime import timedelta
@@ -39,9 +41,7 @@ def hook_slots_that_are_taken_are_refused(rank: int, ranks: int, folder: Path) -
 @case(2)
 def models_that_cannot_work_are_refused(rank: int, ranks: int, folder: Path) -> None:
     with pytest.raises(WorldError, match=r"attach needs a DistributedDataParallel model; got Net\. Wrap it first"):
-        thinwire.attach(net(), "qsgd")  # type: ignore[arg-type]
-    with pytest.raises(WorldError, match=r"got OptimizedModule\. Attach before torch\.compile\(ddp_model\)"):
-        thinwire.attach(torch.compile(ddp(net()), backend="eager"), "qsgd")  # type: ignore[arg-type]
+        thinwire.attach(net(), "qsgd")
     compiled = ddp(net())
     compiled._use_python_reducer = True
     with pytest.raises(WorldError, match=r"leave torch\._dynamo\.config\.optimize_ddp at its default"):
@@ -59,7 +59,7 @@ def models_that_cannot_work_are_refused(rank: int, ranks: int, folder: Path) -> 
 @case(2)
 def nothing_to_compress_is_said_loudly(rank: int, ranks: int, folder: Path) -> None:
     small = ddp(nn.Linear(8, 8))
-    with pytest.warns(RuntimeWarning, match=r"will compress nothing.*plan qsgd.*one-dimensional; small \(64 < 1024\)"):
+    with pytest.warns(RuntimeWarning, match=r"will compress nothing.*plan qsgd.*small \(64 < 1024\); one-dimensional"):
         handle = thinwire.attach(small, "qsgd")
     with pytest.warns(RuntimeWarning, match="no rule matches"):
         handle.use({"fc.*": "qsgd"})
@@ -148,7 +148,7 @@ def errors_of_the_lane_surface_in_backward(rank: int, ranks: int, folder: Path) 
 def a_silent_peer_is_an_error_after_the_time_out(rank: int, ranks: int, folder: Path) -> None:
     """One rank fails by itself; the other waits no longer than it was told to."""
     model = ddp(net(), bucket_cap_mb=0.01)
-    handle = thinwire.attach(model, "qsgd(bits=4)", timeout=timedelta(seconds=2))
+    handle = thinwire.attach(model, "qsgd(bits=4)", timeout=timedelta(seconds=5))
     train(model, rank, range(2))
     if rank == 1:
         handle.engine.average = lambda *_: (_ for _ in ()).throw(MemoryError("here"))  # type: ignore[method-assign]
@@ -159,8 +159,34 @@ def a_silent_peer_is_an_error_after_the_time_out(rank: int, ranks: int, folder: 
         assert "MemoryError: here [rank 1, step 2, averaging " in message
     else:
         assert "rank 0 of 2: " in message
-        assert "failed; a peer may have died or left" in message
+        assert re.search(r"failed; rank 1 failed \d+\.\d s before \(WorldError: MemoryError: here", message)
         assert "step 2, averaging" in message
+    handle.close()
+
+
+@case(3)
+def ranks_that_do_not_come_to_attach_are_named(rank: int, ranks: int, folder: Path) -> None:
+    """Rank 1 comes too late; then all come, and it works."""
+    model = ddp(net())
+    attach = partial(thinwire.attach, model, "qsgd", timeout=timedelta(seconds=8))
+    if rank == 1:
+        torch.distributed.barrier()  # when the others have given up
+    short = partial(thinwire.attach, model, "qsgd", timeout=timedelta(seconds=1))
+    message = raised(short)
+    if rank == 1:
+        assert "the other ranks waited 1 s for this one to come to attach, and gave up" in message
+    else:
+        assert f"rank {rank} of 3: rank 1 did not come to attach within 1 s; call it on all ranks" in message
+        torch.distributed.barrier()
+    handle = attach()
+    train(model, rank, range(1))
+    if rank == 0:  # a call that only this rank makes
+        handle._timeout = timedelta(seconds=1)
+        assert "rank 0 of 3: rank 1, 2 did not come to use within 1 s" in raised(lambda: handle.use("sign"))
+    torch.distributed.barrier()
+    if rank > 0:
+        assert "the other ranks waited 1 s for this one to come to use" in raised(lambda: handle.use("sign"))
+    train(model, rank, range(1, 2))
     handle.close()
 
 
@@ -168,7 +194,7 @@ def a_silent_peer_is_an_error_after_the_time_out(rank: int, ranks: int, folder: 
 def the_time_out_of_the_model_is_kept(rank: int, ranks: int, folder: Path) -> None:
     group = torch.distributed.new_group([0, 1], timeout=timedelta(seconds=77))
     handle = thinwire.attach(ddp(net(), process_group=group), "qsgd")
-    own = handle._lanes[0].world.group
+    own = handle.hook.lanes[0].world.group
     assert own is not None
     assert own._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=77)
     handle.close()
@@ -205,6 +231,29 @@ def no_thread_stays_behind(rank: int, ranks: int, folder: Path) -> None:
 
 
 @case(2)
+def forgotten_handles_are_given_up(rank: int, ranks: int, folder: Path) -> None:
+    """However many handles a process forgets, it keeps those of a few; rank 1 forgets some of them later."""
+    late: list[Any] = []
+    descriptors, groups = list[int](), list[int]()
+    for number in range(40):
+        model = ddp(net())
+        handle = thinwire.attach(model, "qsgd")
+        train(model, rank, range(1))
+        if rank == 1 and number < 4:
+            late.append((model, handle))
+        if number == 20:
+            late.clear()
+        del model, handle
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+        groups.append(len(torch.distributed.distributed_c10d._world.pg_map))
+    assert max(descriptors) < descriptors[0] + 100  # a handle has about ten
+    assert max(groups) < groups[0] + 20  # a handle has two
+    gc.collect()
+    thinwire.attach(ddp(net()), "qsgd").close()
+    assert len(torch.distributed.distributed_c10d._world.pg_map) < groups[0]
+
+
+@case(2)
 def handles_are_not_pickled(rank: int, ranks: int, folder: Path) -> None:
     handle = thinwire.attach(ddp(net()), "qsgd")
     with pytest.raises(StateError, match=r"a handle cannot be copied or pickled; save handle\.state_dict\(\)"):
@@ -216,5 +265,5 @@ def handles_are_not_pickled(rank: int, ranks: int, folder: Path) -> None:
 def a_compiled_reducer_is_refused(rank: int, ranks: int, folder: Path) -> None:
     handle = thinwire.attach(ddp(net()), "qsgd")
     with pytest.raises(WorldError, match=r"leave torch\._dynamo\.config\.optimize_ddp at its default"):
-        handle.on_bucket((torch.zeros(2), torch.zeros(2)))
+        handle.hook.on_bucket((torch.zeros(2), torch.zeros(2)))
     handle.close()

@@ -1,16 +1,18 @@
 """Figures of a step, memory, and the mode that sends nothing."""
 
+import dataclasses
 import gc
+import json
 import resource
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
+import pytest
 import torch
 
 import thinwire
-from tests.ddp.cases import case, ddp, flat, net, train
-from thinwire import Codec
+from tests.ddp.cases import case, ddp, flat, last_of, net, train
+from thinwire import Codec, StepMetrics
 
 FIXED = ["none", "qsgd(bits=4)", "sign", "bf16", "integers(bits=8)", "rangefloat(bits=8)"]
 
@@ -22,18 +24,18 @@ def bytes_are_those_that_codecs_announce(rank: int, ranks: int, folder: Path) ->
         handle = thinwire.attach(model, chain)
         for steps in (range(1), range(1, 3)):  # before and after the buckets are rebuilt
             train(model, rank, steps)
-            figures = handle.metrics()
+            figures = last_of(handle)
             coded = sum(int(d.codec.wire_bytes(d.shape, ranks)) for d in handle.plan if d.codec.stages)
-            groups = figures["codecs"]
+            groups = figures.codecs
             if coded:
-                assert groups[str(Codec.parse(chain))]["bytes_sent"] == coded
+                assert groups[str(Codec.parse(chain))].bytes_sent == coded
                 plain = sum(Codec().wire_bytes(d.numel, ranks) for d in handle.plan if not d.codec.stages)
-                assert groups["none"]["bytes_sent"] == plain
-            assert sum(group["bytes_sent"] for group in groups.values()) == figures["bytes_sent"]
-            assert sum(group["bytes_received"] for group in groups.values()) == figures["bytes_received"]
-            assert figures["bytes_received"] == figures["bytes_sent"]  # all ranks send alike
-            assert sum(group["elements"] for group in groups.values()) == flat(model).numel() == figures["elements"]
-            assert sum(group["parameters"] for group in groups.values()) == 6 == figures["parameters"]
+                assert groups["none"].bytes_sent == plain
+            assert sum(group.bytes_sent for group in groups.values()) == figures.bytes_sent
+            assert sum(group.bytes_received for group in groups.values()) == figures.bytes_received
+            assert figures.bytes_received == figures.bytes_sent  # all ranks send alike
+            assert sum(group.elements for group in groups.values()) == flat(model).numel() == figures.elements
+            assert sum(group.parameters for group in groups.values()) == 6 == figures.parameters
         handle.close()
 
 
@@ -41,25 +43,25 @@ def bytes_are_those_that_codecs_announce(rank: int, ranks: int, folder: Path) ->
 def ratios_errors_rounds_and_times(rank: int, ranks: int, folder: Path) -> None:
     model = ddp(net(), bucket_cap_mb=0.01)
     handle = thinwire.attach(model, "topk(density=0.05)", measure_every=2)
-    assert handle.metrics() == {}
-    seen: list[dict[str, Any]] = []
+    assert handle.metrics() is None
+    seen: list[StepMetrics] = []
     handle.on_step.append(seen.append)
     train(model, rank, range(6))
-    assert [figures["step"] for figures in seen] == list(range(6))
+    assert [figures.step for figures in seen] == list(range(6))
     assert seen[-1] is handle.metrics()
     for figures in seen:
-        coded = figures["codecs"]["topk(density=0.05)"]
-        assert ("relative_error" in coded) == (figures["step"] % 2 == 0)
-        assert 19 < coded["element_ratio"] <= 20
-        assert 1 < figures["element_ratio"] < 20
-        assert figures["wire_ratio"] > 2
-        assert figures["rounds"] >= 2
-        times = [figures[f"{name}_seconds"] for name in ("encode", "communicate", "decode")]
+        coded = figures.codecs["topk(density=0.05)"]
+        assert (coded.relative_error is not None) == (figures.step % 2 == 0)
+        assert 19 < coded.element_ratio <= 20
+        assert 1 < figures.element_ratio < 20
+        assert figures.wire_ratio > 2
+        assert figures.rounds >= 2
+        times = [figures.encode_seconds, figures.communicate_seconds, figures.decode_seconds]
         assert all(seconds > 0 for seconds in times)
-        assert figures["exposed_seconds"] >= 0
-        shared = sum(group["communicate_seconds"] for group in figures["codecs"].values())
-        assert abs(shared - figures["communicate_seconds"]) < 1e-9
-    assert 0.1 < seen[0]["codecs"]["topk(density=0.05)"]["relative_error"] < 1
+        assert figures.exposed_seconds >= 0
+        shared = sum(group.communicate_seconds for group in figures.codecs.values())
+        assert abs(shared - figures.communicate_seconds) < 1e-9
+    assert 0.1 < (seen[0].codecs["topk(density=0.05)"].relative_error or 0) < 1
     handle.close()
 
 
@@ -79,18 +81,72 @@ def figures_are_logged_and_shown(rank: int, ranks: int, folder: Path) -> None:
     handle = thinwire.attach(model, {"first.*": "sign", "*": "qsgd(bits=4)"})
     console = Console(width=160, record=True, file=StringIO())
     console.print(handle.report())
-    assert "no step yet" in console.export_text()
+    shown = console.export_text()
+    for words in ("no step yet", "sign", "qsgd(bits=4)", "2,048"):
+        assert words in shown
     writer = Writer()
     handle.log_to(writer, "comm")
+    with pytest.raises(TypeError, match="log_to needs a TensorBoard SummaryWriter"):
+        handle.log_to(None)
+    assert len(handle.on_step) == 1
     train(model, rank, range(2))
     tags = {tag for tag, _, step in writer.written if step == 1}
     assert {"comm/bytes_sent", "comm/wire_ratio", "comm/exposed_seconds", "comm/rounds"} <= tags
-    assert ("comm/bytes_sent", float(handle.metrics()["bytes_sent"]), 1) in writer.written
+    assert ("comm/bytes_sent", float(last_of(handle).bytes_sent), 1) in writer.written
     console.print(handle.report())
     shown = console.export_text()
     assert "thinwire after 2 steps" in shown
-    for words in ("sign", "qsgd(bits=4)", "none", "relative error", f"{handle.metrics()['bytes_sent']:,} bytes"):
+    for words in ("sign", "qsgd(bits=4)", "none", "relative error", f"{last_of(handle).bytes_sent:,} bytes"):
         assert words in shown
+    handle.close()
+
+
+@case(2)
+def every_step_has_every_field(rank: int, ranks: int, folder: Path) -> None:
+    fields = {field.name for field in dataclasses.fields(StepMetrics)}
+    for plan, options in (("topk(density=0.05)", {"start": 1}), ("none", {}), ("qsgd", {"headroom": True})):
+        handle = thinwire.attach(model := ddp(net()), plan, measure_every=2, **options)
+        seen: list[StepMetrics] = []
+        handle.on_step.append(seen.append)
+        train(model, rank, range(3))
+        for metrics in seen:
+            plain = metrics.to_dict()
+            assert set(plain) == fields
+            assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+            scalars = metrics.scalars()
+            assert set(scalars) == fields - {"step", "codecs"} - (
+                {"relative_error"} if plain["relative_error"] is None else set()
+            )
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                metrics.step = 7  # type: ignore[misc]
+        measured = [metrics.relative_error is not None for metrics in seen]
+        assert measured == ([False, False, True] if plan.startswith("topk") else [False] * 3)
+        handle.close()
+
+
+@case(2)
+def a_report_has_no_empty_column(rank: int, ranks: int, folder: Path) -> None:
+    def columns(handle: thinwire.Handle) -> list[str]:
+        table = handle.report()
+        assert table.row_count > 0
+        assert all(any(column.cells) for column in table.columns)
+        return [str(column.header) for column in table.columns]
+
+    for plan, every, error in (
+        ("topk(density=0.05)", 2, ["relative error"]),
+        ("topk(density=0.05)", 10, ["relative error at step 0"]),
+        ("topk(density=0.05)", 0, []),
+        ("none", 10, []),
+    ):
+        handle = thinwire.attach(model := ddp(net()), plan, measure_every=every)
+        assert columns(handle) == ["codec", "parameters", "elements"]
+        train(model, rank, range(3))
+        measured = ["codec", "parameters", "elements", "ratio of elements", "bytes sent", "ratio of bytes"]
+        assert columns(handle) == measured + error
+        handle.close()
+    handle = thinwire.attach(model := ddp(net()), "qsgd", headroom=True)
+    train(model, rank, range(1))
+    assert columns(handle) == ["codec", "parameters", "elements"]
     handle.close()
 
 
@@ -99,7 +155,7 @@ def headroom_sends_nothing(rank: int, ranks: int, folder: Path) -> None:
     model, alone = ddp(net()), net()
     handle = thinwire.attach(model, "qsgd", headroom=True)
     seen: list[int] = []
-    handle.on_step.append(lambda figures: seen.append(figures["bytes_sent"]))
+    handle.on_step.append(lambda figures: seen.append(figures.bytes_sent))
     train(model, rank, range(3))
     train(alone, rank, range(3))
     assert torch.equal(flat(model), flat(alone))  # every rank for itself
@@ -148,7 +204,7 @@ def work_memory_and_residuals_are_used_again(rank: int, ranks: int, folder: Path
     handle = thinwire.attach(model, "sign")
 
     def addresses() -> list[int]:
-        kept = [block for lane in handle._lanes for block in lane.world.buffers.blocks]
+        kept = [block for lane in handle.hook.lanes for block in lane.world.buffers.blocks]
         return [t.data_ptr() for t in kept + [slot.residual for slot in handle.engine.slots.values()] if t is not None]
 
     optimizer = train(model, rank, range(4))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import thinwire
-from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, loss_of, net, raised, summed, train
+from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, last_of, loss_of, net, raised, summed, train
 from thinwire import Codec, Slot
-from thinwire.ddp import handle as handles
+from thinwire.ddp import bucket_hook
 
 CHAINS = [
     "none",
@@ -134,7 +134,7 @@ def short_buckets_travel_together(rank: int, ranks: int, folder: Path) -> None:
     """Those that are compressed, until there is enough to send; with the same results."""
     results = []
     for enough, expected in ((0, "0 1 2 3 4 5"), (20_000, "01 2 345"), (2**20, "01345 2")):
-        handles.WORTH_ROUNDS = enough
+        bucket_hook.WORTH_ROUNDS = enough
         torch.manual_seed(7)
         model = ddp(torch.nn.Sequential(*(torch.nn.Linear(48, 48) for _ in range(6))), bucket_cap_mb=0.004)
         handle = thinwire.attach(model, {"2.weight": "none", "*": "qsgd(bits=4)"})
@@ -153,7 +153,7 @@ def short_buckets_travel_together(rank: int, ranks: int, folder: Path) -> None:
         assert sorted(jobs) == expected.split()
         results.append(torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]))
         handle.close()
-    handles.WORTH_ROUNDS = 0
+    bucket_hook.WORTH_ROUNDS = 0
     assert all(torch.equal(result, results[0]) for result in results)
 
 
@@ -163,12 +163,12 @@ def compression_starts_at_a_step(rank: int, ranks: int, folder: Path) -> None:
     handle = thinwire.attach(ours, "topk(density=0.01)", start=3)
     first, second = train(plain, rank, range(3)), train(ours, rank, range(3))
     assert torch.equal(flat(plain), flat(ours))
-    assert handle.metrics()["codecs"].keys() == {"none"}
+    assert last_of(handle).codecs.keys() == {"none"}
     assert not handle.engine.slots
     train(plain, rank, range(3, 5), first)
     train(ours, rank, range(3, 5), second)
     assert not torch.equal(flat(plain), flat(ours))
-    assert handle.metrics()["codecs"].keys() == {"topk(density=0.01)", "none"}
+    assert last_of(handle).codecs.keys() == {"topk(density=0.01)", "none"}
     handle.close()
 
 
@@ -221,10 +221,10 @@ def the_dial_reaches_the_stages(rank: int, ranks: int, folder: Path) -> None:
     handle = thinwire.attach(model, "fftsgd(theta=0.9)")
     chain = str(handle.plan[0].codec)
     train(model, rank, range(1))
-    usual = handle.metrics()["codecs"][chain]["bytes_sent"]
+    usual = last_of(handle).codecs[chain].bytes_sent
     handle.dial = 0.5
     train(model, rank, range(1, 2))
-    assert handle.metrics()["codecs"][chain]["bytes_sent"] > 2 * usual
+    assert last_of(handle).codecs[chain].bytes_sent > 2 * usual
     assert handle.state_dict()["dial"] == 0.5
     message = raised(lambda: setattr(handle, "dial", 2))
     assert message == "CodecError: dial must be from 0 to 1; got 2."

@@ -4,7 +4,6 @@ import gc
 import pickle
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.utils.checkpoint import checkpoint
 
 import thinwire
-from tests.ddp.cases import case, ddp, flat, loss_of, net, train
+from tests.ddp.cases import case, ddp, flat, last_of, loss_of, net, train
 from tests.ddp.cases_errors import lanes_alive
-from thinwire import Codec, StateError, WorldError
+from thinwire import Codec, StateError, StepMetrics, WorldError
 from thinwire.ddp.hook import thinwire_hook
 
 
@@ -51,13 +50,13 @@ def without_compression_there_is_no_hook(rank: int, ranks: int, folder: Path) ->
     for plan in ("none", {"first.*": "none", "*": "none"}):
         plain, ours = ddp(net(), bucket_cap_mb=0.01), ddp(net(), bucket_cap_mb=0.01)
         handle = thinwire.attach(ours, plan)
-        seen: list[dict[str, Any]] = []
+        seen: list[StepMetrics] = []
         handle.on_step.append(seen.append)
         train(plain, rank, range(6))
         train(ours, rank, range(6))
         assert ours._comm_hooks == []
         assert torch.equal(flat(plain), flat(ours))
-        assert [figures["step"] for figures in seen] == list(range(6))
+        assert [figures.step for figures in seen] == list(range(6))
         assert seen[-1] is handle.metrics()
         handle.close()
 
@@ -70,15 +69,14 @@ def its_figures_are_those_of_a_hook(rank: int, ranks: int, folder: Path) -> None
         handle = thinwire.attach(model, "none", check=check)
         assert bool(model._comm_hooks) == bool(check)
         train(model, rank, range(3))
-        figures.append(handle.metrics())
+        figures.append(last_of(handle))
         handle.close()
     watched, hooked = figures
-    assert watched.keys() == hooked.keys()
     for name in ("step", "parameters", "elements", "element_ratio", "bytes_sent", "bytes_received", "wire_ratio"):
-        assert watched[name] == hooked[name], name
-    assert watched["bytes_sent"] == Codec().wire_bytes(flat(model).numel(), ranks)
-    assert watched["exposed_seconds"] > 0
-    assert watched["codecs"].keys() == {"none"}
+        assert getattr(watched, name) == getattr(hooked, name), name
+    assert watched.bytes_sent == Codec().wire_bytes(flat(model).numel(), ranks)
+    assert watched.exposed_seconds > 0
+    assert watched.codecs.keys() == {"none"}
 
 
 @case(2)
@@ -127,7 +125,7 @@ def a_step_is_what_ddp_averages(rank: int, ranks: int, folder: Path) -> None:
 def a_model_that_is_gone_leaves_its_parameters_alone(rank: int, ranks: int, folder: Path) -> None:
     module, before = net(), lanes_alive()
     model = ddp(module)
-    seen: list[dict[str, Any]] = []
+    seen: list[StepMetrics] = []
     handle = thinwire.attach(model, "none")
     handle.on_step.append(seen.append)
     train(model, rank, range(1))
@@ -174,7 +172,7 @@ def a_codec_that_comes_later_takes_the_slot(rank: int, ranks: int, folder: Path)
         assert [hook for hook, _ in model._comm_hooks] == [thinwire_hook]
         train(model, rank, range(3, 8), optimizer)
         assert handle.step == 8
-        assert "topk(density=0.05)" in handle.metrics()["codecs"]
+        assert "topk(density=0.05)" in last_of(handle).codecs
         results.append(flat(model))
         handle.close()
     assert torch.equal(*results)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from thinwire.worlds.streams import Stream, connected
+from thinwire.worlds.handshake import connected
+from thinwire.worlds.streams import Stream
 
 
 class Meeting:

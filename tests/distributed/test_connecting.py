@@ -1,10 +1,13 @@
 """Ranks find each other, at any of their addresses, and nobody else; if they cannot, the backend does the work."""
 
 import os
+import resource
 import socket
 import threading
 import time
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,31 +17,90 @@ import thinwire
 from tests.distributed.meeting import close, meet
 from tests.distributed.processes import run_ranks
 from thinwire.core.reducers import sharded
-from thinwire.worlds import streams
-from thinwire.worlds.streams import own_addresses
+from thinwire.worlds import handshake
+from thinwire.worlds.addresses import own_addresses
 
 
 @pytest.mark.timeout(60)
 def test_strangers_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that talks, with a token that is wrong, and one that says nothing and leaves."""
-    listen = streams._listeners
+    listen = handshake._listeners
 
-    def listeners(addresses: list[str], ranks: int) -> list[socket.socket]:
-        made = listen(addresses, ranks)
+    def listeners(addresses: list[str]) -> list[socket.socket]:
+        made = listen(addresses)
         for words in (b"x" * 20, b""):
             with socket.create_connection(made[0].getsockname()) as stranger:
                 stranger.sendall(words)
         return made
 
-    monkeypatch.setattr(streams, "_listeners", listeners)
+    monkeypatch.setattr(handshake, "_listeners", listeners)
     all_streams = meet(3)
     assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
     close(all_streams)
 
 
+def with_strangers(monkeypatch: pytest.MonkeyPatch, call: Callable[[socket.socket], None]) -> None:
+    """Let `call` connect to the first listener of each rank before any rank does."""
+    listen = handshake._listeners
+
+    def listeners(addresses: list[str]) -> list[socket.socket]:
+        made = listen(addresses)
+        call(made[0])
+        return made
+
+    monkeypatch.setattr(handshake, "_listeners", listeners)
+
+
+@pytest.mark.timeout(60)
+def test_a_caller_that_says_a_byte_now_and_then_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take 34 seconds to say all; the ranks have 10."""
+    strangers: list[socket.socket] = []
+    ended = threading.Event()
+
+    def drip() -> None:
+        while not ended.wait(1.7):
+            for stranger in strangers:
+                with suppress(OSError):
+                    stranger.sendall(b"x")
+
+    with_strangers(monkeypatch, lambda listener: strangers.append(socket.create_connection(listener.getsockname())))
+    dripping = threading.Thread(target=drip, daemon=True)
+    dripping.start()
+    all_streams = meet(2)
+    ended.set()
+    dripping.join(timeout=10)
+    for stranger in strangers:
+        stranger.close()
+    assert [sorted(mine) for mine in all_streams] == [[1], [0]]
+    close(all_streams)
+
+
+@pytest.mark.timeout(60)
+def test_a_thousand_silent_callers_hold_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is ever given up for being late, so that each would use all of the ranks' time."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip("this machine allows no process so many connections")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    monkeypatch.setattr(handshake, "_SPEAKING", 60.0)
+    strangers: list[socket.socket] = []
+
+    def call(listener: socket.socket) -> None:
+        if not strangers:
+            strangers.extend(socket.create_connection(listener.getsockname(), timeout=20) for _ in range(1000))
+
+    with_strangers(monkeypatch, call)
+    all_streams = meet(2)
+    for stranger in strangers:
+        stranger.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [sorted(mine) for mine in all_streams] == [[1], [0]]
+    close(all_streams)
+
+
 @pytest.mark.timeout(60)
 def test_if_one_cannot_be_reached_nobody_connects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "CONNECTING", 1.0)
+    monkeypatch.setattr(handshake, "CONNECTING", 1.0)
     hidden = meet(3, lambda rank, what: (what[0], []) if rank == 1 else what)
     assert hidden == [None, None, None]
 
@@ -46,7 +108,7 @@ def test_if_one_cannot_be_reached_nobody_connects(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.timeout(60)
 def test_a_connection_to_somebody_else_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port where another program listens: it does not know the answer."""
-    monkeypatch.setattr(streams, "CONNECTING", 2.0)
+    monkeypatch.setattr(handshake, "CONNECTING", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
@@ -67,10 +129,10 @@ def test_a_connection_to_somebody_else_is_none(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.timeout(60)
 def test_ranks_meet_at_any_of_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first address leads nowhere, and nobody calls at it."""
-    monkeypatch.setattr(streams, "own_addresses", lambda: ["127.0.0.2", "127.0.0.1"])
+    monkeypatch.setattr(handshake, "own_addresses", lambda: ["127.0.0.2", "127.0.0.1"])
     began = time.monotonic()
     all_streams = meet(3, lambda rank, what: (what[0], [("127.0.0.3", 9), *what[1][1:]]))
-    assert time.monotonic() - began < streams.CONNECTING / 2
+    assert time.monotonic() - began < handshake.CONNECTING / 2
     assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
     close(all_streams)
 
@@ -88,7 +150,7 @@ def test_addresses_are_those_of_the_interface_that_gloo_is_told(monkeypatch: pyt
 def averages_cut_off(rank: int, ranks: int) -> tuple[Any, int]:
     """An average where no rank finds an address of its own."""
     os.environ["MASTER_ADDR"] = "127.0.0.1"
-    streams.own_addresses, streams.CONNECTING, sharded.LONG = list, 1.0, 1
+    handshake.own_addresses, handshake.CONNECTING, sharded.LONG = list, 1.0, 1  # type: ignore[attr-defined]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mean = thinwire.average(torch.full((4000,), float(rank)), "qsgd(bits=8)", reduction="sharded")

@@ -9,6 +9,7 @@ import torch
 import thinwire
 from tests.distributed.meeting import close, meet, on_all
 from thinwire.core.buffers import Buffers
+from thinwire.core.ops import LONGEST
 from thinwire.worlds.relay import Relay
 
 
@@ -25,7 +26,7 @@ def test_a_relay_brings_everyone_all(ranks: int, lengths: tuple[int, ...]) -> No
         for rank in range(ranks)
     ]
     all_streams = meet(ranks)
-    everyone = on_all(ranks, lambda rank: Relay(rank, all_streams[rank], 3, Buffers(), 20.0).make(given[rank]))
+    everyone = on_all(ranks, lambda rank: Relay(rank, all_streams[rank], 3, Buffers(), 20.0).make(given[rank], LONGEST))
     close(all_streams)
     for found in everyone:
         assert [[item.tolist() for item in items] for items in found] == [[t.tolist() for t in row] for row in given]
@@ -39,7 +40,7 @@ def test_a_relay_holds_what_a_late_peer_does_not_take() -> None:
 
     def body(rank: int) -> Any:
         time.sleep(0.5 if rank == 2 else 0)
-        return Relay(rank, all_streams[rank], 1, Buffers(), 20.0).make(given[rank])
+        return Relay(rank, all_streams[rank], 1, Buffers(), 20.0).make(given[rank], LONGEST)
 
     for found in on_all(3, body):
         assert all(torch.equal(items[0], mine[0]) for items, mine in zip(found, given, strict=True))
@@ -53,7 +54,7 @@ def test_a_relay_of_another_journey_is_refused() -> None:
     def body(rank: int) -> None:
         relay = Relay(rank, both[rank], 3 + rank, Buffers(), 20.0)
         with pytest.raises(thinwire.WireError, match=f"rank {1 - rank} sent another message than the one that is due"):
-            relay.make([torch.zeros(10, dtype=torch.uint8)])
+            relay.make([torch.zeros(10, dtype=torch.uint8)], 10)
 
     on_all(2, body)
     close(both)
@@ -63,5 +64,5 @@ def test_a_relay_of_another_journey_is_refused() -> None:
 def test_a_silent_peer_of_a_relay_is_named() -> None:
     both = meet(2)
     with pytest.raises(thinwire.WorldError, match=r"rank 1 did not answer for 0\.2 s"):
-        Relay(0, both[0], 1, Buffers(), 0.2).make([torch.zeros(10, dtype=torch.uint8)])
+        Relay(0, both[0], 1, Buffers(), 0.2).make([torch.zeros(10, dtype=torch.uint8)], 10)
     close(both)

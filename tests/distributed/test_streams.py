@@ -13,7 +13,7 @@ import thinwire
 from tests.distributed.meeting import close, meet, on_all
 from tests.distributed.processes import run_ranks
 from thinwire.core.buffers import Buffers
-from thinwire.core.ops import Hops, Leg, Traffic
+from thinwire.core.ops import LONGEST, Hops, Leg, Traffic
 from thinwire.core.reducers import sharded
 from thinwire.worlds import journeys
 from thinwire.worlds.journeys import Journey, order_of, parcels_of
@@ -26,7 +26,7 @@ class Numbers:
 
     def __init__(self, rank: int, size: int, legs: list[Leg], exact: bool) -> None:
         self.rank, self.length, self.legs = rank, size, legs
-        self.size, self.about = size if exact else None, size
+        self.size, self.about, self.longest = size if exact else None, size, LONGEST
         self.traffic = Traffic()
         self.came: dict[int, Tensor] = {}
         self.prepared: dict[int, int] = {}
@@ -161,7 +161,7 @@ def test_more_items_than_the_kernel_takes_at_once(exact: bool) -> None:
     all_streams = meet(2)
     first, second = travelled(all_streams, [3] * 3000, exact)
     found = on_all(
-        2, lambda rank: Relay(rank, all_streams[rank], 1, Buffers(), 20.0).make([torch.ones(2).byte()] * 3000)
+        2, lambda rank: Relay(rank, all_streams[rank], 1, Buffers(), 20.0).make([torch.ones(2).byte()] * 3000, 2)
     )
     close(all_streams)
     assert all(torch.equal(mine.came[1], theirs.give(1)) for mine, theirs in zip(first, second, strict=True))

@@ -9,7 +9,7 @@ import pytest
 
 from thinwire.lab import Lab, LabError, LabSpec, run
 from thinwire.lab.keeper import marked_processes
-from thinwire.lab.launcher import host_environment, worker_command
+from thinwire.lab.launcher import announcement, host_environment, worker_command
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
@@ -107,6 +107,46 @@ def test_a_signal_ends_the_run_and_leaves_nothing(number: signal.Signals, tmp_pa
     assert launcher.wait(30) == 128 + number
     assert [mark for _, mark in marked_processes() if mark.startswith(f"thinwire-{launcher.pid}-")] == []
     launcher.stdout.close()
+
+
+def told(lab: Lab, procs: int = 1) -> list[str]:
+    return list(announcement(lab, 29500, ["train.py", "--name", "a b"], procs, {"OMP_NUM_THREADS": "2"}))
+
+
+def test_the_announcement_names_hosts_links_and_command() -> None:
+    hosts, links, namespaces, command, others = told(Lab(hosts=3, links="1gbit,100mbit,1gbit", latency="2ms"), 2)
+    assert hosts == "hosts: 3; ranks on each host: 2"
+    assert links == "links, in each direction: 1gbit (host0 host2), 100mbit (host1); latency 2ms"
+    assert namespaces == "4 network namespaces made: host0 10.77.0.1 to host2 10.77.0.3, and the switch between them"
+    assert "OMP_NUM_THREADS=2" in command
+    assert "GLOO_SOCKET_IFNAME=thin0" in command
+    assert "torchrun --nnodes=3 --node-rank=0 --nproc-per-node=2 --master-addr=10.77.0.1" in command
+    assert command.endswith("--local-addr=10.77.0.1 train.py --name 'a b'")
+    assert "--node-rank" in others
+    assert told(Lab(hosts=1, links="1gbit"))[1:3] == [
+        "links, in each direction: 1gbit; latency 0ms",
+        "2 network namespaces made: host0 10.77.0.1, and the switch between them",
+    ]
+    assert "no network namespaces" in told(Lab(hosts=2))[1]
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_what_runs_is_told_before_the_script_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('started')")
+    assert run(LabSpec(hosts=1, links="1gbit"), [str(script)], tell=print) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "hosts: 1; ranks on each host: 1"
+    assert lines[2].startswith("2 network namespaces made")
+    assert lines[3].endswith(str(script))
+    assert lines[4:] == ["[host0 rank0] started"]
+
+
+def test_nothing_is_told_of_a_script_that_cannot_run() -> None:
+    lines: list[str] = []
+    with pytest.raises(LabError, match="not a file"):
+        run(LabSpec(hosts=1), ["missing.py"], tell=lines.append)
+    assert lines == []
 
 
 def test_run_puts_signal_handlers_back() -> None:

@@ -115,6 +115,11 @@ def test_resuming_something_else_is_refused(tmp_path: Path, small_images: Images
     (tmp_path / "step6.rank0.pt").write_bytes(b"cut short")
     with pytest.raises(StateError, match="not a readable checkpoint"):
         resume(replace(small_recipe, steps=8))
+    others: list[Any] = [{"model": {}}, torch.zeros(2)]
+    for foreign in others:
+        torch.save(foreign, tmp_path / "step6.rank0.pt")
+        with pytest.raises(StateError, match="is not a checkpoint of a recipe"):
+            resume(replace(small_recipe, steps=8))
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:

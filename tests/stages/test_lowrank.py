@@ -202,5 +202,7 @@ def test_negligible_directions_are_replaced() -> None:
 def test_factors_of_another_shape_are_refused() -> None:
     slots = simulate("powersgd(rank=2)", [drawn(20, 30, seed=r) for r in range(2)]).slots
     slots[1].states[0]["q"] = slots[1].states[0]["q"].T.contiguous()
-    with pytest.raises(StateError, match=r"factors of shape \(30, 2\) instead of \(2, 30\)"):
+    with pytest.raises(
+        StateError, match=r"rank 1 is damaged: .q. of powersgd\(rank=2\) must be .* \(2, 30\); got .* \(30, 2\)"
+    ):
         simulate("powersgd(rank=2)", [drawn(20, 30, seed=r) for r in range(2)], slots=slots, step=1)

@@ -1,11 +1,12 @@
 """docs/claims.md: the claims' table, the convergence of trainings, and each measurement with its picture."""
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from thinwire.bench.claims_findings import Figures, Finding
+from thinwire.report.jsonl import RecordError, read_document
 
 INTRODUCTION = (
     "This page is written by `benchmarks/claims.py`, from gradients of trainings that the command runs itself. It sets"
@@ -55,17 +56,34 @@ def table(figures: Figures) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Accuracies:
+    """Those of one codec beside those of none, by seed."""
+
+    codec: str
+    accuracies: list[float]
+    none: list[float]
+    wire_ratio: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Convergence:
+    summary: list[_Accuracies]
+
+
 def convergence_text(path: Path) -> str:
     """Accuracies of whole trainings, as `benchmarks/convergence.py` has left them."""
     if not path.is_file():
         return "Not measured yet."
     rows = []
-    for run in json.loads(path.read_text())["summary"]:
-        mine, plain = _mean(run["accuracies"]), _mean(run["none"])
-        ratio = f"{run['wire_ratio']:.1f}x" if run.get("wire_ratio") is not None else ""
+    for run in read_document(path, _Convergence, "benchmarks/convergence.py").summary:
+        if not run.accuracies or not run.none:
+            raise RecordError(f"{path}: {run.codec} has no accuracies; run benchmarks/convergence.py again.")
+        mine, plain = _mean(run.accuracies), _mean(run.none)
+        ratio = f"{run.wire_ratio:.1f}x" if run.wire_ratio is not None else ""
         gap = f"{100 * (mine - plain):+.2f}"
-        seeds = str(len(run["accuracies"]))
-        rows.append([f"`{run['codec']}`", f"{100 * mine:.2f} %", f"{100 * plain:.2f} %", gap, ratio, seeds])
+        seeds = str(len(run.accuracies))
+        rows.append([f"`{run.codec}`", f"{100 * mine:.2f} %", f"{100 * plain:.2f} %", gap, ratio, seeds])
     header = ("codec", "accuracy", "uncompressed", "points", "times fewer bytes", "seeds")
     return "Final test accuracy, means over seeds:\n\n" + table(Figures("", header, rows))
 

@@ -6,7 +6,7 @@ Where the chain has the momentum (`momentum=0.9`), the optimiser has none, so th
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from thinwire.recipes.compressed import CompressedAverage
 from thinwire.recipes.data import Data
 from thinwire.recipes.recipe import RECIPES, Recipe, load_data
 from thinwire.recipes.simulated import train_simulated
+from thinwire.report.jsonl import read_document
 
 # Codec, and the points of accuracy it may lose against none (mean of the seeds).
 CODECS: dict[str, float | None] = {
@@ -30,6 +31,21 @@ CODECS: dict[str, float | None] = {
     "iwp(density=1/64, warmup=200, momentum=0.9)": None,
 }
 RANKS = 4
+WRITER = "benchmarks/convergence.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    codec: str
+    seed: int
+    steps: int
+    accuracy: float
+    wire_ratio: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    runs: list[_Run]
 
 
 def train_once(text: str, seed: int, recipe: Recipe, data: Data) -> dict[str, Any]:
@@ -78,7 +94,8 @@ def measure(codecs: Sequence[str], seeds: Sequence[int], steps: int, output: Pat
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text())["runs"] if path.exists() else []
+    """The runs in a file; none if there is no file."""
+    return [asdict(run) for run in read_document(path, _Document, WRITER).runs] if path.exists() else []
 
 
 def write_runs(path: Path, runs: list[dict[str, Any]]) -> None:

@@ -131,7 +131,8 @@ class TracedJourney(Journey):
 @contextmanager
 def traced(handle: Handle, recorder: Recorder) -> Iterator[None]:
     """Note what a handle does inside of the block."""
-    lanes, on_bucket = handle._lanes, handle.on_bucket
+    hook = handle.hook
+    lanes, on_bucket = hook.lanes, hook.on_bucket
     worlds = [lane.world for lane in lanes]
 
     def noted(bucket: Any) -> Any:
@@ -148,11 +149,11 @@ def traced(handle: Handle, recorder: Recorder) -> Iterator[None]:
             undo.enter_context(_watched_stage(kind, recorder))
         for at, lane in enumerate(lanes):
             lane.world = TracedWorld(lane.world, recorder, f"lane {at}")
-        handle.on_bucket = noted  # type: ignore[method-assign]
+        hook.on_bucket = noted  # type: ignore[method-assign]
         try:
             yield
         finally:
-            del handle.on_bucket  # uncovers the method
+            del hook.on_bucket  # uncovers the method
             for lane, world in zip(lanes, worlds, strict=True):
                 lane.world = world
 

@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 
 from thinwire._version import __version__
 from thinwire.cli.bench import bench_app
-from thinwire.cli.codecs import codecs_app
+from thinwire.cli.codecs import codecs
 from thinwire.cli.compare import compare, report
 from thinwire.cli.doctor import doctor
 from thinwire.cli.lab import lab_app, run
@@ -30,7 +30,6 @@ class OneLineErrors(TyperGroup):
 app = typer.Typer(
     cls=OneLineErrors,
     name="thinwire",
-    help="Gradient compression for data-parallel training over thin networks.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -50,7 +49,16 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and end.")
     ] = False,
 ) -> None:
-    """Gradient compression for data-parallel training over thin networks."""
+    """Gradient compression for data-parallel training over thin networks.
+
+    Examples:
+
+      thinwire doctor
+
+      thinwire codecs
+
+      thinwire compare --link 100mbit --codecs none,fp16,qsgd --steps 100
+    """
 
 
 # what follows `--` belongs to the script, and so does everything behind the script's name
@@ -59,11 +67,11 @@ app.add_typer(lab_app, name="lab")
 app.command()(train)
 app.command()(compare)
 app.command()(report)
-app.add_typer(codecs_app, name="codecs")
+app.command()(codecs)
 app.add_typer(bench_app, name="bench")
 app.command()(doctor)
 
 
 def main() -> None:
-    """The entry point of the `thinwire` command."""
-    app()
+    """The entry point of the `thinwire` command and of `python -m thinwire`, which has the same name in its help."""
+    app(prog_name="thinwire")

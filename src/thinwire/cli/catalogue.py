@@ -1,38 +1,85 @@
-"""Facts about stages and chains, read from the stages themselves: whatever is registered is listed."""
+"""Facts about single stages and presets, read from themselves: whatever is registered or installed is listed."""
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from thinwire import PRESETS, STAGES, Codec, CodecError, Spec, Stage, ThinwireError
+from thinwire import PRESETS, STAGES, Codec, CodecError, Stage, ThinwireError
 from thinwire.core.options import print_value
-from thinwire.core.reducers import choose_reduction, rounds_of
 from thinwire.core.settings import Setting
+from thinwire.core.text import installed_names, load_installed, lookup, package_of
 
-SAMPLE = (1000, 1000)  # numbers of a matrix, of which a codec's bits are told
+SAMPLE = (1000, 1000)  # the shape of the matrix for which ratios are told
 RANKS = 4
 ENDLESS = 1e9  # a limit of this size is none that anyone meets
 
-TRAVELS = {
-    "summed": "the numbers of the sum space go through the backend's own all-reduce, which adds them on the way",
-    "sharded": "each rank sends every peer one shard as a message, adds what it receives in fp32, encodes its sum once,"
-    " and sends that to all",
-    "gathered": "each rank sends its whole message to all others, which decode and add",
-    "ring": "messages go around a ring, decoded and encoded at every hop",
+# Chains for stages that need options or other stages around them; all others are their own example.
+EXAMPLES: Mapping[str, str] = {
+    "feedback": "feedback(keep=bf16) | topk(density=0.01)",
+    "delay": "delay(steps=100) | qsgd(bits=4)",
+    "fft": "fft | topk(density=0.15) | rangefloat(bits=10)",
+    "dct": "dct | topk(density=0.1)",
+    "hadamard": "hadamard | qsgd(bits=4)",
+    "topk": "topk(density=0.01)",
+    "sharedtopk": "sharedtopk(density=0.01)",
+    "threshold": "threshold(value=0.001)",
+    "momentum": "momentum(beta=0.9) | topk(density=0.01)",
+    "randomk": "randomk(density=0.01)",
+    "ballot": "ballot | vote",
+    "vote": "ballot | vote",
+    "elias": "qsgd(bits=4) | elias",
+    "huffman": "nuqsgd(bits=4) | huffman",
 }
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """A dictionary for each stage and preset: name, what it does, options, bits."""
-    found = [_entry("stage", stage.name, stage, _stage_options(stage)) for stage in STAGES]
-    return found + [_entry("preset", name, preset, _preset_options(preset)) for name, preset in PRESETS.items()]
+    """The entries of all stages and presets of thinwire, then those of installed packages."""
+    own = [stage.name for stage in STAGES] + list(PRESETS)
+    return [entry(name) for name in own] + [_installed(name, name in own) for name in sorted(installed_names())]
 
 
-def _entry(kind: str, name: str, maker: Any, options: list[dict[str, str]]) -> dict[str, Any]:
+def _installed(name: str, hidden: bool) -> dict[str, Any]:
+    """What a package declares; one that cannot be used is listed with the reason."""
+    try:
+        if hidden:
+            raise CodecError(f"it cannot be used, because thinwire itself has a stage {name!r}.")
+        load_installed(name)
+        return entry(name)
+    except Exception as error:  # code of another package: whatever happens, the rest is listed
+        why = str(error) if isinstance(error, ThinwireError) else f"{type(error).__name__}: {error}"
+        return _entry("stage", name, package_of(name), " ".join(why.rstrip(".").split()), "")
+
+
+def entry(name: str) -> dict[str, Any]:
+    """What is known of one stage or preset: purpose, options with defaults, an example, and its bytes."""
+    maker = lookup(name)
+    kind = "stage" if isinstance(maker, type) else "preset"
+    options = _stage_options(maker) if kind == "stage" else _preset_options(maker, name)
+    package = "thinwire" if maker.__module__.startswith("thinwire.") else package_of(name) or maker.__module__
+    found = _entry(kind, name, package, first_sentence(maker), inspect.getdoc(maker) or "")
     bits, exact = bits_per_number(name)
-    return {"kind": kind, "name": name, "does": first_sentence(maker), "options": options, "bits": bits, "exact": exact}
+    chain = _chain(name)
+    found |= {"chain": chain, "options": options, "example": _example(name, kind, chain)}
+    return found | {"bits": bits, "ratio": 32 / bits if bits else None, "exact": exact}
+
+
+def _entry(kind: str, name: str, package: str, does: str, text: str) -> dict[str, Any]:
+    known = {"kind": kind, "name": name, "package": package, "does": does, "text": text}
+    return known | {"chain": None, "options": [], "example": None, "bits": None, "ratio": None, "exact": True}
+
+
+def _chain(name: str) -> str | None:
+    """The chain that a name alone stands for; None where it needs options or another stage."""
+    try:
+        return str(Codec.parse(name))
+    except ThinwireError:
+        return None
+
+
+def _example(name: str, kind: str, chain: str | None) -> str | None:
+    return EXAMPLES.get(name, chain if kind == "stage" or chain is None else name)
 
 
 def first_sentence(thing: Any) -> str:
@@ -61,12 +108,18 @@ def _option_help(metadata: Any) -> str:
     return f"{text} ({metadata['low']:g} to {metadata['high']:g})" if metadata["high"] < ENDLESS else text
 
 
-def _preset_options(preset: Any) -> list[dict[str, str]]:
-    parameters = inspect.signature(preset).parameters.values()
+def _preset_options(preset: Any, name: str) -> list[dict[str, str]]:
+    """The parameters of a preset; those that its chain has under the same name are explained as there."""
+    stages = Codec.parse(name).stages if _chain(name) else ()
+    help_of = {option["name"]: option["help"] for stage in stages for option in _stage_options(type(stage))}
     empty = inspect.Parameter.empty
     return [
-        {"name": p.name, "default": "..." if p.default is empty else print_value(p.default), "help": ""}
-        for p in parameters
+        {
+            "name": p.name,
+            "default": "..." if p.default is empty else print_value(p.default),
+            "help": help_of.get(p.name, ""),
+        }
+        for p in inspect.signature(preset).parameters.values()
     ]
 
 
@@ -80,82 +133,3 @@ def bits_per_number(text: str) -> tuple[float | None, bool]:
     if not codec.stages or "float32" not in codec.stages[0].accepts:
         return None, True
     return 32 * int(size) / int(Codec().wire_bytes(SAMPLE, RANKS)), size.exact
-
-
-def explanation(text: str, shape: Sequence[int], ranks: int) -> dict[str, Any]:
-    """Everything about a chain that is known before data are."""
-    if ranks < 2:
-        raise CodecError(f"a gradient is averaged by at least 2 ranks, not {ranks}.")
-    codec = Codec.parse(text)
-    spec = Spec.of(tuple(shape))
-    sums = codec.sum_spec(spec)
-    reduction = choose_reduction(codec.coders, sums, ranks, None)
-    size, plain = codec.wire_bytes(tuple(shape), ranks), Codec().wire_bytes(tuple(shape), ranks)
-    return {
-        "chain": str(codec),
-        "shape": list(shape),
-        "numel": spec.numel,
-        "ranks": ranks,
-        "stages": [_stage_facts(codec, i, spec, ranks) for i in range(len(codec.parts))],
-        "sum_space": _describe(sums),
-        "reduction": reduction,
-        "rounds": rounds_of(reduction, codec.coders, sums) + sum(stage.rounds for stage in codec.stages),
-        "travels": TRAVELS[reduction],
-        "bytes": int(size),
-        "exact": size.exact,
-        "plain_bytes": int(plain),
-        "ratio": int(plain) / int(size) if size else None,
-        "bits": 32 * int(size) / int(plain) if plain else None,
-        "unbiased": codec.unbiased,
-        "feedback": codec.feedback,
-    }
-
-
-def _stage_facts(codec: Codec, at: int, spec: Spec, ranks: int) -> dict[str, Any]:
-    part, specs, at = codec.parts[at], codec.specs(spec), at - codec.offset
-    stage = part if isinstance(part, Stage) else None
-    return {
-        "stage": str(part),
-        "does": first_sentence(type(part)),
-        "role": "setting" if stage is None else "additive" if at < len(codec.transforms) else "wire",
-        "gives": _describe(specs[max(at + 1, 0)]),
-        "agreement_bytes": 0 if stage is None else int(stage.agreement(specs[at], ranks)),
-        "unbiased": stage is not None and stage.unbiased,
-    }
-
-
-def _describe(spec: Spec) -> str:
-    return f"{'' if spec.exact else 'about '}{spec.numel:,} {spec.describe()}"
-
-
-def explanation_lines(facts: dict[str, Any]) -> list[str]:
-    """The facts as text for people."""
-    lines = [facts["chain"], ""]
-    was_summed = False
-    for stage in facts["stages"]:
-        if stage["role"] == "wire" and not was_summed:
-            lines.append(f"  -- the cut: sums are taken of {facts['sum_space']}; what follows is how they travel --")
-            was_summed = True
-        lines += [f"  {stage['stage']}", f"      {stage['does']}."]
-        if stage["role"] != "setting":
-            lines.append(f"      gives {stage['gives']}{'; unbiased' if stage['unbiased'] else ''}")
-        if stage["agreement_bytes"]:
-            lines.append(f"      the ranks agree first: {stage['agreement_bytes']:,} bytes from each")
-    if not was_summed:
-        lines.append(f"  -- no cut: sums are taken of {facts['sum_space']}, which is what travels --")
-    bytes_of = f"{'' if facts['exact'] else 'about '}{facts['bytes']:,}"
-    return [
-        *lines,
-        "",
-        f"reduction  {facts['reduction']}: {facts['travels']}",
-        f"rounds     {facts['rounds']}",
-        f"bytes      {bytes_of} sent by each of {facts['ranks']} ranks for {facts['numel']:,} numbers"
-        f" (shape {'x'.join(map(str, facts['shape']))}); fp32: {facts['plain_bytes']:,}",
-        *([f"ratio      {facts['ratio']:.2f}x, {facts['bits']:.2f} bits a number"] if facts["ratio"] else []),
-        f"mean       {'right in expectation (unbiased)' if facts['unbiased'] else 'biased'}",
-        f"feedback   {_feedback(facts['feedback'])}",
-    ]
-
-
-def _feedback(keep: str) -> str:
-    return "none" if keep == "off" else f"what is not delivered is kept in {keep} and added to the next step"

@@ -1,85 +1,87 @@
-"""`thinwire codecs`: what there is to choose from, and what a chain does."""
+"""`thinwire codecs`: what to choose from, and what a stage, a preset or a chain does."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from thinwire.cli.completion import complete_codec
+from thinwire.cli.layout import columns, terminal_width, wrapped
 from thinwire.errors import CodecError
 
-if TYPE_CHECKING:
-    from rich.table import Table
 
-codecs_app = typer.Typer()
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+class Starter(NamedTuple):
+    """A codec to begin with; its ratio is that of `RATIO_SHAPE` and `RATIO_RANKS`, in the form in which it is shown."""
+
+    chain: str
+    ratio: str
+    when: str
 
 
-@codecs_app.callback(invoke_without_command=True)
-def codecs(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """List stages and presets, their options with defaults, and the bits of a number on the wire.
+RATIO_SHAPE, RATIO_RANKS = (1024, 1024), 4
+STARTERS = (
+    Starter("fp16", "2.0", "half the bytes are enough; nothing to tune, keeps nothing"),
+    Starter("qsgd(bits=4)", "7.9", "you compress for the first time: unbiased, keeps nothing, good for short runs too"),
+    Starter("powersgd(rank=4)", "128", "most weights are in large matrices; keeps a residual"),
+    Starter("gradiveq", "~8.0", "a few thousand steps and more; the first 60 are not compressed; keeps a residual"),
+    Starter("fftsgd", "~18", "a few thousand steps and more; the FFT takes time; keeps a residual"),
+    Starter("topk(density=1/64)", "~52", "tens of thousands of steps over a very slow link; keeps a residual"),
+)
+MORE = "`thinwire codecs --all` lists everything, `thinwire codecs NAME` explains one."
+
+
+def codecs(
+    chain: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help='A stage, a preset, or a whole chain in quotes: "topk(density=0.01) | huffman".',
+            autocompletion=complete_codec,
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="List every stage and preset.")] = False,
+    numel: Annotated[int | None, typer.Option(help="Numbers of the gradient that NAME compresses.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Shape of the gradient in place of --numel: 512,512,3,3.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Ranks that average; 4 unless given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show which codecs to start from, list all of them, or explain one.
+
+    An explanation says what each stage does, where sums are taken, what
+    travels, and how many bytes.
 
     Examples:
 
       thinwire codecs
 
-      thinwire codecs explain "topk(density=0.01)" --shape 512,512,3,3 --ranks 8
+      thinwire codecs --all
+
+      thinwire codecs qsgd
+
+      thinwire codecs "topk(density=0.01)" --shape 512,512,3,3 --ranks 8
     """
-    if ctx.invoked_subcommand is not None:
-        return
-    from thinwire.cli.catalogue import catalogue
+    _check(chain, everything, (numel, shape, ranks))
+    if chain is not None:
+        facts = _explained(chain.strip(), _shape(numel, shape), 4 if ranks is None else ranks)
+        _print(facts, _explanation_lines(facts), as_json)
+    elif everything:
+        from thinwire.cli.catalogue import catalogue
 
-    entries = catalogue()
-    if as_json:
-        typer.echo(json.dumps(entries))
-        return
-    from rich.console import Console
-
-    console = Console()
-    for kind, title in (("stage", "Stages, to be joined with |"), ("preset", "Presets: whole chains")):
-        console.print(_catalogue_table([entry for entry in entries if entry["kind"] == kind], title))
-    console.print('bits: of a number on the wire, 32 uncompressed. thinwire codecs explain "qsgd(bits=4)" tells more.')
-
-
-def _catalogue_table(entries: list[dict[str, Any]], title: str) -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", show_lines=True)
-    for column in ("name", "bits", "what it does", "options"):
-        table.add_column(column, justify="right" if column == "bits" else "left", no_wrap=column in ("name", "bits"))
-    for entry in entries:
-        options = "\n".join(
-            f"[bold]{o['name']}[/]={escape(o['default'])}" + (f"  [dim]{escape(o['help'])}[/]" if o["help"] else "")
-            for o in entry["options"]
-        )
-        bits = "" if entry["bits"] is None else f"{'' if entry['exact'] else '~'}{entry['bits']:.2f}"
-        table.add_row(entry["name"], bits, escape(entry["does"]), options)
-    return table
-
-
-@codecs_app.command()
-def explain(
-    chain: Annotated[str, typer.Argument(help='A chain or preset, e.g. "qsgd(bits=4)".')],
-    numel: Annotated[int | None, typer.Option(help="Numbers of the gradient.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Shape of the gradient in place of --numel: 512,512,3,3.")] = None,
-    ranks: Annotated[int, typer.Option(help="Ranks that average.")] = 4,
-    as_json: JsonOption = False,
-) -> None:
-    """Say what each stage of a chain does, where sums are taken, what travels, and how many bytes.
-
-    Examples:
-
-      thinwire codecs explain "qsgd(bits=4)"
-
-      thinwire codecs explain "topk(density=0.01)" --shape 512,512,3,3 --ranks 8
-    """
-    from thinwire.cli.catalogue import explanation, explanation_lines
-
-    facts = explanation(chain, _shape(numel, shape), ranks)
-    if as_json:
-        typer.echo(json.dumps(facts))
+        entries = catalogue()
+        _print(entries, _catalogue_lines(entries), as_json)
     else:
-        typer.echo("\n".join(explanation_lines(facts)))
+        _print([starter._asdict() for starter in STARTERS], _starter_lines(), as_json)
+
+
+def _check(chain: str | None, everything: bool, gradient: Sequence[object]) -> None:
+    if chain is not None and everything:
+        raise CodecError(f"--all lists all codecs and NAME explains one; leave out --all or {chain!r}.")
+    if chain is None and any(option is not None for option in gradient):
+        raise CodecError("--numel, --shape and --ranks are for the bytes of one codec; give its NAME too.")
+    if gradient[0] is not None and gradient[1] is not None:
+        raise CodecError("--numel and --shape both say how large the gradient is; give one of them.")
 
 
 def _shape(numel: int | None, shape: str | None) -> tuple[int, ...]:
@@ -93,3 +95,71 @@ def _shape(numel: int | None, shape: str | None) -> tuple[int, ...]:
     if any(extent < 1 for extent in extents):
         raise CodecError(f"a gradient has at least one number in each direction, not {extents}.")
     return extents
+
+
+def _print(data: Any, lines: Sequence[str], as_json: bool) -> None:
+    typer.echo(json.dumps(data) if as_json else "\n".join(lines))
+
+
+def _starter_lines() -> list[str]:
+    width, size = terminal_width(), " x ".join(map(str, RATIO_SHAPE))
+    return [
+        *columns([("codec", "ratio", "take it when"), *STARTERS], width, right=1),
+        "",
+        *wrapped(f"ratio: bytes of fp32 / bytes sent, for {size} numbers and {RATIO_RANKS} ranks; ~ varies.", width),
+        *wrapped(MORE, width),
+    ]
+
+
+def _catalogue_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table for the stages, one for the presets, and one for what other packages add."""
+    titles = {
+        "stage": "Stages, to be joined with |",
+        "preset": "Presets: whole chains, shown below each",
+        "installed": "From installed packages",
+    }
+    width, lines = terminal_width(), list[str]()
+    for group, title in titles.items():
+        rows = [_row(e) for e in entries if (e["kind"] if e["package"] == "thinwire" else "installed") == group]
+        if rows:
+            lines += [title, *columns([("name", "ratio", "what it does"), *rows], width, indent=2, right=1), ""]
+    return [*lines, "`thinwire codecs NAME` explains one, with its options."]
+
+
+def _row(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    ratio = "" if entry["ratio"] is None else f"{'' if entry['exact'] else '~'}{entry['ratio']:.1f}"
+    package = "" if entry["package"] == "thinwire" else f"[{entry['package']}] "
+    chain = f"\n= {entry['chain']}" if entry["kind"] == "preset" and entry["chain"] else ""
+    return entry["name"], ratio, f"{package}{entry['does']}{chain}"
+
+
+def _explained(text: str, shape: Sequence[int], ranks: int) -> dict[str, Any]:
+    """The facts of a chain; for a single name also those of the stage or preset, whose example is the chain."""
+    from thinwire.cli.catalogue import entry
+    from thinwire.cli.explain import explanation
+
+    if text == "none" or not re.fullmatch(r"[\w-]+", text):
+        return explanation(text, shape, ranks)
+    found = entry(text)
+    return found | (explanation(found["example"], shape, ranks) if found["example"] else {})
+
+
+def _explanation_lines(facts: Mapping[str, Any]) -> list[str]:
+    from thinwire.cli.explain import explanation_lines
+
+    width = terminal_width()
+    chain = explanation_lines(facts, width) if "stages" in facts else []
+    if "kind" not in facts:
+        return chain
+    options = [(f"{option['name']}={option['default']}", option["help"]) for option in facts["options"]]
+    example = facts["example"] or f"{facts['name']}(...)"
+    return [
+        f"{facts['name']}: a {facts['kind']} of {facts['package']}",
+        "",
+        *(line for part in facts["text"].split("\n\n") for line in (*wrapped(" ".join(part.split()), width), "")),
+        *(["Options, with their defaults", *columns(options, width, indent=2), ""] if options else []),
+        "Example",
+        f'  thinwire.attach(model, "{example}")',
+        f'  thinwire compare --codecs "none; {example}"',
+        *(["", "The example in detail", "", *chain] if chain else []),
+    ]

@@ -37,14 +37,14 @@ def compare(
     heads: recipes.HeadsOption = None,
     steps: recipes.StepsOption = None,
     epochs: options.EpochsOption = None,
-    minutes: options.MinutesOption = None,
+    seconds: options.SecondsOption = None,
     batch: recipes.BatchOption = None,
     lr: recipes.RateOption = None,
     seed: options.SeedOption = 0,
     seeds: options.SeedsOption = 1,
     evaluate_every: recipes.EvaluateOption = None,
     test_limit: recipes.TestLimitOption = None,
-    target_accuracy: options.TargetOption = None,
+    target: options.TargetOption = None,
     output: options.ResultsOption = Path("results.jsonl"),
     resume: options.ResumeOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final table as JSON.")] = False,
@@ -59,10 +59,11 @@ def compare(
 
       thinwire compare --codecs "none; topk(density=0.01)" --baseline ddp
 
-      thinwire compare --recipe fashion-resnet --seeds 3 --target-accuracy 0.85
+      thinwire compare --link 100mbit --seconds 20 --target 0.7
     """
     from thinwire.compare.session import Comparison, Session, prepared, typed_command
 
+    _check_length(steps, epochs, seconds, evaluate_every)
     comparison = Comparison(
         contenders=_contenders(codecs, codec or [], baseline),
         recipe=recipes.chosen_recipe(ctx.params, log_every=1),
@@ -70,14 +71,28 @@ def compare(
         lab=_lab_spec(hosts, link, latency, or_loopback),
         procs_per_host=procs_per_host,
         seeds=seeds,
-        minutes=minutes,
-        target=_accuracy(target_accuracy),
+        seconds=seconds,
+        target=_accuracy(target),
         command=typed_command(),
     )
     comparison, parameters = prepared(comparison, epochs, spread_evaluations=evaluate_every is None)
-    session = Session(comparison, parameters, output, resume)
-    logs = _run(session, comparison, quiet=as_json)
+    logs = _run(Session(comparison, parameters, output, resume), comparison, quiet=as_json)
     _show(logs, comparison, output, as_json)
+
+
+def _check_length(steps: int | None, epochs: float | None, seconds: float | None, evaluate_every: int | None) -> None:
+    """A run has one length."""
+    from thinwire.recipes import RecipeError
+
+    given = {"--steps": steps, "--epochs": epochs, "--seconds": seconds}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise RecipeError(f"a run has one length, but {' and '.join(names)} are given; leave all but one out.")
+    if seconds is not None and evaluate_every is not None:
+        raise RecipeError(
+            f"--evaluate-every {evaluate_every} counts steps, but with --seconds the evaluations follow the clock;"
+            " leave --evaluate-every out."
+        )
 
 
 def _lab_spec(hosts: int, link: str, latency: str, or_loopback: bool) -> "LabSpec":
@@ -127,7 +142,7 @@ def _run(session: "Session", comparison: "Comparison", quiet: bool) -> "list[Run
     def tell(record: Record) -> None:
         board.hear(record)
         if isinstance(record, Summary):
-            typer.echo(run_line(record), err=True)
+            typer.echo(f"{run_line(record)} ({board.progress_line()})", err=True)
 
     typer.echo(place_line(comparison), err=True)
     session.run(tell)
@@ -137,7 +152,8 @@ def _run(session: "Session", comparison: "Comparison", quiet: bool) -> "list[Run
 def _show(logs: "list[RunLog]", comparison: "Comparison", output: Path, as_json: bool) -> None:
     from rich.console import Console
 
-    from thinwire.compare.table import failed_lines, final_table, place_line
+    from thinwire.compare.story import story
+    from thinwire.compare.table import failed_lines, final_table, notes_below, place_line
     from thinwire.report.standings import standings
 
     rows = standings(logs)
@@ -148,9 +164,13 @@ def _show(logs: "list[RunLog]", comparison: "Comparison", output: Path, as_json:
     if not console.is_terminal:
         console.width = max(console.width, 160)  # a table in a file need not be folded
     console.print(final_table(rows, place_line(comparison), comparison.target, console.width))
+    for line in notes_below(rows):
+        console.print(line, style="dim", markup=False, highlight=False)
     for line in failed_lines(rows):
         typer.secho(line, fg="red")
     typer.echo(f"results: {output}; a page of plots: thinwire report {output}")
+    for line in story(rows, comparison):
+        console.print(line, style="bold", markup=False, highlight=False)
 
 
 def report(

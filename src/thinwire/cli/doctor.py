@@ -5,25 +5,119 @@ import platform
 import shutil
 import subprocess
 import warnings
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from thinwire.cli.layout import columns, marks, terminal_width, wrapped
+
+
+class Check(NamedTuple):
+    """One line of the diagnosis; `purpose` is what the thing that was checked is needed for."""
+
+    name: str
+    state: Literal["ok", "warning", "error"]
+    text: str
+    purpose: str = ""
+
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Say what this machine has: versions, compiler, kernels, backends, and whether links can be shaped.
+    """Say what this machine has, what it is ready for and what is missing.
 
-    Example:
+    Looks at versions, backends, compiled kernels, thin links and reports.
+    The exit code is 1 if processes cannot be connected at all, else 0.
+
+    Examples:
+
+      thinwire doctor
 
       thinwire doctor --json
     """
     facts = examine()
+    checks = diagnose(facts)
     if as_json:
-        typer.echo(json.dumps(facts))
-        return
-    width = max(len(name) for name in facts)
-    for name, value in facts.items():
-        typer.echo(f"{name.replace('_', ' '):<{width}}  {_shown(value)}")
+        typer.echo(json.dumps(facts | {"verdict": verdict(checks)}))
+    else:
+        _show(checks)
+    if any(check.state == "error" for check in checks):
+        raise typer.Exit(1)
+
+
+def _show(checks: Sequence[Check]) -> None:
+    mark, width = marks(), terminal_width()
+    colours = {mark["ok"]: typer.colors.GREEN, mark["warning"]: typer.colors.YELLOW, mark["error"]: typer.colors.RED}
+    for line in columns([(mark[check.state], check.name, check.text) for check in checks], width):
+        if line[0] in colours:
+            typer.secho(line[0], fg=colours[line[0]], nl=False)
+            line = line[1:]
+        typer.echo(line)
+    typer.echo("\n" + "\n".join(wrapped(verdict(checks), width)))
+
+
+def diagnose(facts: Mapping[str, Any]) -> list[Check]:
+    """What the facts mean, with a remedy for everything that is not as it should be."""
+    versions = f"{facts['thinwire']}, Python {facts['python']}, torch {facts['torch']}"
+    gpus = {0: "no GPU", 1: "1 GPU"}.get(facts["gpus"], f"{facts['gpus']} GPUs")
+    machine = f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gb']} GB, {gpus}, {facts['system']}"
+    return [
+        Check("thinwire", "ok", versions),
+        Check("machine", "ok", machine),
+        _backends(facts),
+        *_gpus(facts),
+        _kernels(facts),
+        _thin_links(facts),
+        _reports(facts),
+    ]
+
+
+def _backends(facts: Mapping[str, Any]) -> Check:
+    there = [name for name in ("gloo", "nccl", "mpi") if facts[name]]
+    if not there:
+        remedy = "none: this build of torch cannot connect processes; install one that has torch.distributed"
+        return Check("backends", "error", remedy, "training with DDP")
+    return Check("backends", "ok", ", ".join(there), "training with DDP")
+
+
+def _gpus(facts: Mapping[str, Any]) -> list[Check]:
+    """A line on GPUs where there are any."""
+    if not facts["gpus"]:
+        return []
+    if facts["nccl"]:
+        return [Check("GPUs", "ok", f"{facts['gpus']}, with nccl", "training on GPUs")]
+    return [Check("GPUs", "warning", "they need nccl: install a build of torch that has it", "training on GPUs")]
+
+
+def _kernels(facts: Mapping[str, Any]) -> Check:
+    purpose = "fast encoding"
+    if facts["compiled_kernels"]:
+        return Check("kernels", "ok", "compiled", purpose)
+    lacking = "" if facts["compiler"] else "install a C++17 compiler (Debian: g++), then "
+    text = f"not compiled: torch does the same work more slowly; {lacking}reinstall thinwire"
+    return Check("kernels", "warning", text, purpose)
+
+
+def _thin_links(facts: Mapping[str, Any]) -> Check:
+    if facts["thin_links"]:
+        return Check("thin links", "ok", "network namespaces can be made and links shaped", "thin links")
+    return Check("thin links", "warning", str(facts["thin_links_refused"]), "thin links")
+
+
+def _reports(facts: Mapping[str, Any]) -> Check:
+    packages = {"plotly": facts["report_page"], "matplotlib": facts["report_plots"]}
+    missing = [name for name, there in packages.items() if not there]
+    if not missing:
+        return Check("reports", "ok", ", ".join(packages), "reports")
+    return Check("reports", "warning", f"{' and '.join(missing)} missing: pip install 'thinwire[report]'", "reports")
+
+
+def verdict(checks: Sequence[Check]) -> str:
+    """One sentence on what works, and one on what does not."""
+    ready = [check.purpose for check in checks if check.purpose and check.state == "ok"]
+    missing = [check.name for check in checks if check.state != "ok"]
+    told = f"Ready for {', '.join(ready)}." if ready else "Not ready yet."
+    lacking = f"Missing: {', '.join(missing)}; their lines say what to do." if missing else "Nothing is missing."
+    return f"{told} {lacking}"
 
 
 def examine() -> dict[str, Any]:
@@ -77,9 +171,3 @@ def _has(package: str) -> bool:
     from importlib.util import find_spec
 
     return find_spec(package) is not None
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

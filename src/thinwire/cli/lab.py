@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ lab_app = typer.Typer(help="The links of the lab: test them, clean up.", no_args
 
 
 def run(
+    ctx: typer.Context,
     script: Annotated[list[str], typer.Argument(help="Your script and its arguments, or -m and a module.")],
     hosts: HostsOption = 4,
     link: LinkOption = "200mbit",
@@ -29,6 +31,7 @@ def run(
 ) -> None:
     """Run a training script, unchanged, under torchrun on hosts joined by thin links.
 
+    Says first, on standard error, what is made and what each host runs.
     The exit code is the script's. Nothing is left behind, however it ends.
 
     Examples:
@@ -41,7 +44,26 @@ def run(
     from thinwire.lab import run as run_in_lab
 
     argv = script[1:] if script[0] == "--" else script
-    raise typer.Exit(run_in_lab(LabSpec(hosts=hosts, links=link, latency=latency), argv, procs_per_host))
+    if argv is script:
+        _check_no_option(ctx, script[0])
+    spec = LabSpec(hosts=hosts, links=link, latency=latency)
+    raise typer.Exit(
+        run_in_lab(spec, argv, procs_per_host, tell=lambda line: typer.echo(f"thinwire: {line}", err=True))
+    )
+
+
+def _check_no_option(ctx: typer.Context, first: str) -> None:
+    """Refuse an option that was mistyped: the parser lets it pass, because `-m` is not an option but belongs to the
+    script."""
+    if not first.startswith("-") or first == "-m":
+        return
+    from thinwire.lab import LabError
+
+    name = first.partition("=")[0]
+    known = [option for parameter in ctx.command.params for option in parameter.opts if option.startswith("-")]
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"its options are {', '.join(known)}."
+    raise LabError(f"`thinwire run` has no option {name!r}; {hint}")
 
 
 @lab_app.command("test")
@@ -80,6 +102,10 @@ def clean() -> None:
     """End what labs of launchers that were killed left running.
 
     Every new lab does the same; labs that are in use are never touched.
+
+    Example:
+
+      thinwire lab clean
     """
     from thinwire.lab import remove_leftovers
 

@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thinwire.cli.completion import complete_codec, complete_recipe
+
 if TYPE_CHECKING:
     from thinwire.recipes import Recipe
 
-RecipeOption = Annotated[str, typer.Option(help="What to start from; an unknown name lists the known ones.")]
+RecipeOption = Annotated[
+    str,
+    typer.Option(help="What to start from; an unknown name lists the known ones.", autocompletion=complete_recipe),
+]
+CodecOption = Annotated[
+    str,
+    typer.Option(help="Chain, preset or plan file that compresses the gradients.", autocompletion=complete_codec),
+]
 DataOption = Annotated[
     str | None,
     typer.Option(help="fashion-subset, fashion, or a path: CIFAR-10, Fashion-MNIST, .npz; a text file for a GPT."),
@@ -32,11 +41,15 @@ SIZES = ("width", "blocks", "layers", "heads")
 
 def chosen_recipe(options: Mapping[str, Any], **fixed: object) -> "Recipe":
     """The recipe that a command's options ask for: what is None stays as the recipe has it."""
+    from difflib import get_close_matches
+
     from thinwire.recipes import RECIPES, RecipeError
 
     name = options["recipe"]
     if name not in RECIPES:
-        raise RecipeError(f"there is no recipe {name!r}; known recipes: {', '.join(RECIPES)}.")
+        near = get_close_matches(name, RECIPES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise RecipeError(f"there is no recipe {name!r}; {hint}known recipes: {', '.join(RECIPES)}.")
     recipe = RECIPES[name]
     changed = {key: options[key] for key in FIELDS if options.get(key) is not None}
     sizes = {key: options[key] for key in SIZES if options.get(key) is not None}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def train(
     ctx: typer.Context,
     recipe: recipes.RecipeOption = "fashion-tiny",
-    codec: Annotated[str, typer.Option(help="Chain, preset or plan file that compresses the gradients.")] = "none",
+    codec: recipes.CodecOption = "none",
     data: recipes.DataOption = None,
     model: recipes.ModelOption = None,
     width: recipes.WidthOption = None,

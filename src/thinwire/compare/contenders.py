@@ -33,7 +33,7 @@ class Compressor(Protocol):
     """What a contender did to a model."""
 
     def metrics(self) -> dict[str, Any]:
-        """The last step's figures, under the names that `Handle.metrics` gives them."""
+        """The last step's figures that are known, under the names that StepMetrics gives them."""
 
     def layers(self) -> list[Layer]:
         """What every parameter went through."""
@@ -81,7 +81,8 @@ class Attached:
         for name, slot in self.handle.engine.slots.items():
             if slot.notes.get("given", 0.0) > 0:
                 self.errors[name] = (slot.notes["lost"] / slot.notes["given"]) ** 0.5
-        return self.handle.metrics()
+        last = self.handle.metrics()
+        return {} if last is None else last.to_dict()
 
     def layers(self) -> list[Layer]:
         if self.handle.headroom:

@@ -19,6 +19,8 @@ from thinwire.compare.worker import Job, Message, Trial
 from thinwire.kernels.native import NATIVE
 from thinwire.lab import Lab, LabError, LabSpec
 from thinwire.recipes import Batches, Recipe, RecipeError, load_data
+from thinwire.recipes.budget import EVALUATIONS, check_seconds
+from thinwire.recipes.evaluation import guess_accuracy
 from thinwire.recipes.momentum import where_momentum_is
 from thinwire.recipes.recipe import fresh_model
 from thinwire.report.record import Record, RecordError, Run, RunLog, Summary, Writer, read_results
@@ -36,9 +38,10 @@ class Comparison:
     lab: LabSpec
     procs_per_host: int = 1
     seeds: int = 1
-    minutes: float | None = None
+    seconds: float | None = None  # of training for each run, in place of the recipe's steps
     target: float | None = None
     command: str = ""
+    guess: float | None = None  # accuracy of always giving the most frequent answer; None: not known yet
 
     def __post_init__(self) -> None:
         if self.ranks < 2:
@@ -47,18 +50,22 @@ class Comparison:
             raise LabError("there is nothing to compare; name at least one codec with --codecs")
         if self.seeds < 1:
             raise LabError(f"a comparison needs at least 1 seed, not {self.seeds}")
+        if self.seconds is not None:
+            check_seconds(self.seconds)
 
     @property
     def ranks(self) -> int:
         return self.lab.hosts * self.procs_per_host
 
+    @property
+    def mode(self) -> str:
+        """What is equal for all contenders: `steps`, or `seconds` of training."""
+        return "steps" if self.seconds is None else "seconds"
+
     def trials(self) -> list[tuple[Trial, Contender]]:
         """All contenders with the first seed, then all with the second: early results compare everyone."""
         seeds = range(self.recipe.seed, self.recipe.seed + self.seeds)
         return [(Trial(f"{c.text} #{seed}", c.text, seed), c) for seed in seeds for c in self.contenders]
-
-
-EVALUATIONS = 10  # of a run, if nothing else is wished
 
 
 def prepared(
@@ -78,7 +85,8 @@ def prepared(
     if spread_evaluations:
         recipe = replace(recipe, evaluate_every=max(1, recipe.steps // EVALUATIONS))
     model = fresh_model(recipe, data)
-    return replace(comparison, recipe=recipe), sum(p.numel() for p in model.parameters() if p.requires_grad)
+    settled = replace(comparison, recipe=recipe, guess=guess_accuracy(data.test))
+    return settled, sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 class Session:
@@ -107,8 +115,8 @@ class Session:
 
     def _launch(self, cluster: Lab, keep: Watcher) -> None:
         """Start workers on what is waiting, until all is done or one trial has failed."""
-        recipe, minutes, target = self.comparison.recipe, self.comparison.minutes, self.comparison.target
-        job = Job(recipe=recipe, trials=self.waiting, minutes=minutes, target=target)
+        recipe, seconds, target = self.comparison.recipe, self.comparison.seconds, self.comparison.target
+        job = Job(recipe=recipe, trials=self.waiting, seconds=seconds, target=target)
         self._forget()
         code = cluster.launch(
             ["-m", "thinwire.compare.worker", job.to_json()],
@@ -163,10 +171,13 @@ class Session:
             ranks=comparison.ranks,
             link=comparison.lab.links,
             latency=comparison.lab.latency,
+            mode=comparison.mode,
+            seconds=comparison.seconds,
             recipe=recipe_record(comparison),
             parameters=self.parameters,
             momentum=where_momentum_is(contender.plan),
             target_accuracy=comparison.target,
+            guess_accuracy=comparison.guess,
             command=comparison.command,
             versions=versions(),
             machine=machine(),
@@ -186,9 +197,12 @@ class Session:
 
     def _check_fits(self, log: RunLog) -> None:
         """A file holds one comparison: speeds over different links or models must not meet in one table."""
-        ours = {"hosts": self.comparison.lab.hosts, "ranks": self.comparison.ranks, "link": self.comparison.lab.links}
-        ours |= {"latency": self.comparison.lab.latency, **recipe_record(self.comparison)}
-        theirs = {name: getattr(log.run, name) for name in ("hosts", "ranks", "link", "latency")} | log.run.recipe
+        comparison, lab = self.comparison, self.comparison.lab
+        ours: dict[str, Any] = {"hosts": lab.hosts, "ranks": comparison.ranks, "link": lab.links}
+        ours |= {"latency": lab.latency, "mode": comparison.mode, "seconds": comparison.seconds}
+        ours |= {"target_accuracy": comparison.target}
+        theirs = {name: getattr(log.run, name) for name in ours} | log.run.recipe
+        ours |= recipe_record(comparison)
         for name in ours:
             if ours[name] != theirs.get(name):
                 raise RecordError(
@@ -198,10 +212,10 @@ class Session:
 
 
 def recipe_record(comparison: Comparison) -> dict[str, Any]:
-    """The recipe as records hold it; the seed belongs to the run."""
-    recipe = asdict(comparison.recipe)
-    del recipe["seed"]
-    return {"name": comparison.recipe_name, **recipe, "minutes": comparison.minutes}
+    """The recipe as records hold it; the seed belongs to the run, and the clock may set the end and the evaluations."""
+    left_out = {"seed"} if comparison.seconds is None else {"seed", "steps", "evaluate_every"}
+    recipe = {name: value for name, value in asdict(comparison.recipe).items() if name not in left_out}
+    return {"name": comparison.recipe_name, **recipe}
 
 
 def versions() -> dict[str, str]:

@@ -22,7 +22,8 @@ from torch import nn
 from thinwire.compare.contenders import Compressor, Contender, parse_contender
 from thinwire.compare.traffic import Traffic
 from thinwire.recipes import Data, Recipe, joined_world, load_data, train
-from thinwire.report.record import Eval, Layers, Record, Step, Summary, from_dict, to_line
+from thinwire.report.jsonl import parse
+from thinwire.report.record import Eval, Layers, Record, RecordError, Step, Summary, from_dict, to_line
 
 MARK = "@thinwire "
 _FROM_BACKWARD = re.compile(r"Unable to cast (.*) to Tensor")  # what DDP makes of an error in a hook
@@ -44,7 +45,7 @@ class Job:
 
     recipe: Recipe
     trials: Sequence[Trial]
-    minutes: float | None = None  # of training, after which a trial ends
+    seconds: float | None = None  # of training for each trial, in place of the recipe's steps
     target: float | None = None
 
     def to_json(self) -> str:
@@ -56,7 +57,7 @@ class Job:
         return Job(
             recipe=Recipe(**given["recipe"]),
             trials=[Trial(**trial) for trial in given["trials"]],
-            minutes=given["minutes"],
+            seconds=given["seconds"],
             target=given["target"],
         )
 
@@ -81,9 +82,14 @@ class Message:
         _, mark, text = line.partition(MARK)
         if not mark:
             return None
-        told = json.loads(text)
-        record = from_dict(told["record"]) if told["record"] is not None else None
-        return Message(told["event"], told["run"], record, told["error"])
+        try:
+            told = parse(text.encode())
+            record = from_dict(told["record"]) if told["record"] is not None else None
+            return Message(str(told["event"]), str(told["run"]), record, str(told["error"]))
+        except (RecordError, TypeError, KeyError) as reason:
+            shown = text if len(text) <= 80 else f"{text[:77]}..."
+            damaged = f"a message of a worker is damaged ({reason}): {shown!r}; add --resume to go on."
+            raise RecordError(damaged) from None
 
 
 class Probe:
@@ -106,12 +112,6 @@ class Probe:
 
     def on_step(self, done: int) -> None:
         self.sent.append(self.traffic.total())
-
-    def is_over(self, seconds: float) -> bool:
-        """Whether the first rank's clock says that the time is up; equal on all ranks."""
-        over = torch.tensor([self.job.minutes is not None and seconds >= 60 * self.job.minutes])
-        dist.broadcast(over, 0)
-        return bool(over)
 
     def on_record(self, record: dict[str, Any]) -> None:
         step = self._step(record)
@@ -205,22 +205,13 @@ def run_trial(trial: Trial, job: Job, data: Data, rank: int, ranks: int) -> None
     if rank == 0:
         Message("begin", trial.run).say()
     dist.barrier()
-    seconds = [0.0]
-
-    def on_step(done: int) -> bool:
-        probe.on_step(done)
-        return job.minutes is not None and probe.is_over(seconds[-1])
-
-    def on_record(record: dict[str, Any]) -> None:
-        seconds.append(record["time"])
-        probe.on_record(record)
-
     recipe = replace(job.recipe, seed=trial.seed)
     train(
         recipe,
+        seconds=job.seconds,
         prepare=probe.prepare,
-        on_step=on_step,
-        on_record=on_record,
+        on_step=probe.on_step,
+        on_record=probe.on_record,
         data=data,
         progress=False,
         ddp_options=contender.ddp_options,

@@ -68,7 +68,7 @@ def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
     if isinstance(first, AllToAll):
         counts = [max(len(items) for items in op.parts) for op in ops if isinstance(op, AllToAll)]
         peers = range(len(first.parts))
-        scattered: Op = AllToAll([[t for op in ops for t in op.parts[j]] for j in peers], first.exact)  # type: ignore[union-attr]
+        scattered: Op = AllToAll([[t for op in ops for t in op.parts[j]] for j in peers], first.exact, _longest(ops))  # type: ignore[union-attr]
         received = yield scattered
         return [[items[a:b] for items in received] for a, b in _ranges(counts)]
     if isinstance(first, Hops):
@@ -78,9 +78,10 @@ def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
     if isinstance(first, SendRecv):
         received, asides = yield _merged_hop([op for op in ops if isinstance(op, SendRecv)])
         return [(received[a:b], aside) for (a, b), aside in zip(_ranges(counts), asides, strict=True)]
-    reply = yield replace(first, items=items)  # type: ignore[arg-type]
     if isinstance(first, AllGather):
+        reply = yield replace(first, items=items, longest=_longest(ops))  # type: ignore[arg-type]
         return [[items[a:b] for items in reply] for a, b in _ranges(counts)]
+    reply = yield replace(first, items=items)  # type: ignore[arg-type]
     return [reply[a:b] for a, b in _ranges(counts)]
 
 
@@ -89,8 +90,17 @@ def _merged_hop(ops: list[SendRecv]) -> SendRecv:
     items = [t for op in ops for t in op.items]
     sizes = None if ops[0].sizes is None else [size for op in ops for size in op.sizes or ()]
     return replace(
-        ops[0], items=items, sizes=sizes, meanwhile=lambda: [op.meanwhile() if op.meanwhile else None for op in ops]
+        ops[0],
+        items=items,
+        sizes=sizes,
+        meanwhile=lambda: [op.meanwhile() if op.meanwhile else None for op in ops],
+        longest=_longest(ops),
     )
+
+
+def _longest(ops: Sequence[Any]) -> int:
+    longest: int = max(op.longest for op in ops)
+    return longest
 
 
 def _ranges(counts: list[int]) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from thinwire.core.context import STEADY, Scene
 from thinwire.core.fast import PartCoder
+from thinwire.core.inputs import check_dense, check_floats, check_separate
 from thinwire.core.message import Link, decode_message, encode_message, encode_message_into, message_size
 from thinwire.core.reducers import choose_reduction, reduction_bytes
 from thinwire.core.reducers.pipelined import exchange_bytes
@@ -29,7 +30,20 @@ from thinwire.errors import CodecError
 
 @dataclass(frozen=True)
 class Codec:
-    """An immutable chain of stages; `Codec()` is `none`, which averages uncompressed."""
+    """An immutable chain of stages; `Codec()` is `none`, which averages uncompressed.
+
+    Args:
+        stages: The stages in the order in which they encode. An impossible chain is a `CodecError`.
+
+    Examples:
+        >>> codec = thinwire.Codec.parse("topk(density=1/64) | rangefloat(bits=8)")
+        >>> codec == thinwire.TopK(density=1 / 64) | thinwire.RangeFloat(bits=8)
+        True
+        >>> gradient = torch.randn(10_000)
+        >>> message = codec.encode(gradient)
+        >>> codec.decode(message, numel=gradient.numel()).shape
+        torch.Size([10000])
+    """
 
     stages: tuple[Stage, ...] = ()
     settings: tuple[Setting, ...] = ()
@@ -39,7 +53,11 @@ class Codec:
 
     @staticmethod
     def parse(text: "str | Codec | Stage | Setting") -> "Codec":
-        """The chain that a text names: `Codec.parse("pca(ratio=8) | qsgd(bits=4)")`; codecs pass through."""
+        """The chain that a text names: `Codec.parse("pca(ratio=8) | qsgd(bits=4)")`.
+
+        Args:
+            text: Stages and presets with their options, joined by `|`. A codec or a stage is taken as it is.
+        """
         return text if isinstance(text, Codec) else _codec_of(_parts_of(text))
 
     def __or__(self, other: "Stage | Setting | Codec | str") -> "Codec":
@@ -124,6 +142,24 @@ class Codec:
         """The elements of the space where sums are taken."""
         return self.specs(spec)[len(self.transforms)]
 
+    def declined(self, spec: Spec) -> str | None:
+        """Which stage always leaves a tensor of this spec as it is, why, and how it travels instead; None: no stage."""
+        for stage, seen in zip(self.transforms, self.specs(spec), strict=False):
+            reason = stage.declines(seen)
+            if reason is not None:
+                instead = Codec(stage.instead(STEADY, seen) or ())
+                return f"{stage}: {reason}, travels {f'through {instead}' if instead.stages else 'as it is'}"
+        return None
+
+    def compresses(self, spec: Spec) -> bool:
+        """Whether a tensor of this spec travels in fewer bytes once the chain has started up."""
+        specs = self.specs(spec)
+        for stage, seen in zip(self.transforms, specs, strict=False):
+            if stage.declines(seen) is not None:
+                instead = Codec(stage.instead(STEADY, seen) or ())
+                return bool(instead.stages) and instead.compresses(Spec(seen.numel))
+        return not specs[-1].exact or specs[-1].payload() < spec.payload()
+
     def residual_in_sum_space(self, spec: Spec) -> bool:
         """Whether a residual is kept in the space where sums are taken, which saves its way back and in again.
 
@@ -135,10 +171,17 @@ class Codec:
         return fixed and not asked and self.beta == 1.0 and self.sum_spec(spec).numel == spec.numel
 
     def wire_bytes(self, numel: "int | Sequence[int]", world_size: int, reduction: str | None = None) -> Size:
-        """Bytes a rank sends to average a tensor (given by its length or shape) once the chain has started up.
+        """Bytes that a rank sends to average one tensor, once the chain has started up.
 
-        By itself, that is: in DDP, a short tensor takes the reduction of the long ones that it travels with.
-        Exact for chains of fixed size; `.exact` is False where it is an expectation.
+        In DDP, a short tensor takes the reduction of the long ones that it shares collectives with.
+
+        Args:
+            numel: The number of elements, or the shape.
+            world_size: The number of ranks.
+            reduction: `"summed"`, `"sharded"`, `"gathered"` or `"ring"`; None takes the cheapest.
+
+        Returns:
+            The size; `.exact` is False where it is an expectation.
         """
         spec = Spec.of((numel,) if isinstance(numel, int) else tuple(numel))
         total, parts = Size(0), None
@@ -164,9 +207,15 @@ class Codec:
     ) -> Tensor:
         """The tensor as one self-contained message (uint8); for chains whose stages need no agreement.
 
-        A message of fixed size goes into `out` if that is given: memory that is kept from step to step.
+        Args:
+            tensor: What to encode.
+            out: Memory for a message of fixed size, so that it can be reused.
+            seed: Seed of random rounding.
+            step: The step, so that every step rounds differently.
+            rank: The rank, so that every rank rounds differently.
         """
         self._require_self_contained()
+        check_floats("the tensor", tensor)
         x = tensor.detach().reshape(-1).to(torch.float32).contiguous()
         links = self._links(x.numel(), seed, step, rank)
         if out is None:
@@ -181,6 +230,7 @@ class Codec:
         return message_size(self.stages, Spec(numel))
 
     def _check_message(self, out: Tensor, numel: int) -> None:
+        check_dense("out", out)
         size = self.message_bytes(numel)
         if not size.exact:
             raise CodecError(f"messages of {self} vary in size; leave `out` away.")
@@ -191,7 +241,14 @@ class Codec:
             )
 
     def decode(self, message: Tensor, numel: int, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-        """The numbers of a message, written (or added) into `out` if given; malformed bytes raise WireError."""
+        """The elements of a message; malformed bytes raise `WireError`.
+
+        Args:
+            message: What `encode` gave.
+            numel: The number of elements that were encoded.
+            out: A tensor for the result; None makes one.
+            add: Add to `out` instead of overwriting it.
+        """
         self._require_self_contained()
         _check_buffers(message, numel, out)
         if out is None:
@@ -230,7 +287,10 @@ def _parts_of(what: "str | Codec | Stage | Setting") -> tuple[Any, ...]:
     if isinstance(what, (Stage, Setting)):
         return (what,)
     if not isinstance(what, str):
-        raise CodecError(f"a codec is a text, a stage or a Codec; got {type(what).__name__}.")
+        raise CodecError(
+            f"a codec is a text, a stage or a Codec; got {type(what).__name__}"
+            f"{'; write none for no compression' if what is None else ''}."
+        )
     return tuple(part for link in parse_links(what) for part in _parts_of(link))
 
 
@@ -249,19 +309,24 @@ COMPOSER.append(lambda first, second: _codec_of(_parts_of(first) + _parts_of(sec
 
 
 def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
+    check_dense("a message", message)
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise CodecError(f"a message is a flat uint8 tensor; got {message.dtype} of shape {tuple(message.shape)}.")
     if numel < 0:
         raise CodecError(f"numel must be at least 0; got {numel}.")
-    if out is not None and (out.numel() != numel or out.dtype != torch.float32 or out.dim() != 1):
+    if out is None:
+        return
+    check_dense("out", out)
+    if out.numel() != numel or out.dtype != torch.float32 or out.dim() != 1:
         raise CodecError(
             f"out must be a flat float32 tensor of {numel} numbers; got {out.dtype} of shape {tuple(out.shape)}."
         )
+    check_separate("out", out)
 
 
 def check_chain(stages: tuple[Stage, ...]) -> None:
     """Refuse a chain that cannot work, naming both stages and the way out."""
-    spec, before, cut = Spec(4096), None, None
+    spec, before, cut = Spec.of((1 << 15, 1 << 15)), None, None
     for stage in stages:
         if not isinstance(stage, Stage):
             raise CodecError(f"a chain is made of stages; got {type(stage).__name__}.")
@@ -275,6 +340,12 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
             raise CodecError(f"{stage.name} cannot be the first stage: it takes {takes}; put a quantiser before it.")
         if before is not None and spec.kind not in stage.accepts:
             raise CodecError(_misfit(before, stage, spec))
+        declines = stage.declines(spec) if isinstance(stage, Transform) and not spec.shape else None
+        if before is not None and declines is not None:
+            raise CodecError(
+                f"{stage.name} cannot follow {before.name}, which gives a flat run of numbers ({declines});"
+                f" write {stage.name} | {before.name}, or leave one of the two out."
+            )
         if cut is None and not isinstance(stage, Transform):
             cut = stage
         spec, before = stage.out(spec), stage

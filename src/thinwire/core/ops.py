@@ -1,12 +1,13 @@
 """The operations that rounds yield and worlds perform.
 
 Every operation carries a list of items, so that the rounds of several segments can share one collective
-(`core.together`). Items are flat tensors, those of a journey (`Hops`) what gives and takes them. `exact` says
+(`core.coalesced`). Items are flat tensors, those of a journey (`Hops`) what gives and takes them. `exact` says
 that each rank knows the sizes it will receive because all ranks send the same ones; otherwise the world sends
-every length first, as `LENGTH_BYTES` bytes.
+every length first, as `LENGTH_BYTES` bytes, and refuses one above `longest` before it reserves memory.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -44,6 +45,7 @@ class AllGather:
 
     items: Sequence[Tensor]
     exact: bool = True
+    longest: int = LONGEST
 
     def sent(self, rank: int, ranks: int, reply: Sequence[Sequence[Tensor]]) -> int:
         """Bytes of all items but those of the next rank."""
@@ -57,6 +59,7 @@ class AllToAll:
 
     parts: Sequence[Sequence[Tensor]]
     exact: bool = True
+    longest: int = LONGEST
 
     def sent(self, rank: int, ranks: int) -> int:
         return sum(item_bytes(t, self.exact) for j, items in enumerate(self.parts) if j != rank for t in items)
@@ -85,6 +88,7 @@ class SendRecv:
     source: int
     sizes: Sequence[int] | None
     meanwhile: Callable[[], Any] | None = None
+    longest: int = LONGEST
 
     def sent(self, rank: int, ranks: int) -> int:
         return sum(item_bytes(t, self.sizes is not None) for t in self.items) if self.to != rank else 0
@@ -111,6 +115,7 @@ class Carried(Protocol):
 
     size: int | None  # bytes of each message, if all ranks know them
     about: int  # bytes that all ranks expect
+    longest: int  # bytes that a message can have at most
     traffic: Traffic
 
     def prepare(self, leg: int) -> bool:
@@ -200,12 +205,37 @@ def item_bytes(item: Tensor, exact: bool) -> int:
     return item.numel() * item.element_size() + (0 if exact else LENGTH_BYTES)
 
 
+def longest_message(numel: int) -> int:
+    """Bytes above which no chain's message of so many numbers is: several times what the costliest chain needs."""
+    return min(32 * numel + (1 << 16), LONGEST)
+
+
 def checked_lengths(lengths: list[int]) -> list[int]:
-    """Of messages that are sent, or that a peer announced."""
+    """Of messages that are sent."""
     for length in lengths:
         if not 0 <= length <= LONGEST:
             raise WireError(f"a message has 0 to {LONGEST} bytes, not {length}; average smaller tensors.")
     return lengths
+
+
+def announced_lengths(lengths: list[int], longest: int, source: int) -> list[int]:
+    """Of messages that rank `source` will send, checked before memory is reserved for them."""
+    for length in lengths:
+        if not 0 <= length <= longest:
+            raise WireError(
+                f"rank {source} announced a message of {length} bytes, where 0 to {longest} are possible;"
+                " all ranks must average the same tensors with the same codecs, in the same order."
+            )
+    return lengths
+
+
+@contextmanager
+def sent_by(source: int) -> Iterator[None]:
+    """Name the rank whose message cannot be decoded."""
+    try:
+        yield
+    except WireError as reason:
+        raise WireError(f"the message of rank {source} cannot be decoded: {reason}") from reason
 
 
 def sent_bytes(op: Collective, reply: Any, rank: int, ranks: int) -> int:

@@ -1,7 +1,7 @@
 """Which parameter travels through which codec: rules by name, shape, size and type."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,10 +11,15 @@ import torch
 from torch import Tensor
 
 from thinwire.core.codec import Codec
+from thinwire.core.context import STEADY
+from thinwire.core.inputs import FLOAT_NAMES, FLOATS
+from thinwire.core.spec import Spec
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError
 
+_LARGE = Spec.of((1 << 15, 1 << 15))  # what every codec that compresses at all compresses
 SMALL = 1024  # numbers below which a tensor is not worth compressing
+_QUOTE = 'Put quotes around patterns and codecs: {match: "*.weight", codec: "qsgd(bits=4, norm=max)"}.'
 _RULE_KEYS = ("match", "codec", "dim", "min_numel", "max_numel", "dtype", "small")
 
 
@@ -22,7 +27,15 @@ _RULE_KEYS = ("match", "codec", "dim", "min_numel", "max_numel", "dtype", "small
 class Rule:
     """A codec for the parameters that match; the first matching rule of a plan decides.
 
-    Parameters of one dimension and small ones travel uncompressed, whatever the codec, unless `small` is True.
+    Args:
+        codec: The codec, or its text.
+        match: A shell pattern of parameter names, such as `"layer?.*.weight"`.
+        dim: Only parameters with this many dimensions.
+        min_numel: Only parameters with at least this many elements.
+        max_numel: Only parameters with at most this many elements.
+        dtype: Only parameters of this type, such as `"float32"`.
+        small: Compress also parameters of one dimension and those with fewer than 1,024 elements, which otherwise stay
+            uncompressed.
     """
 
     codec: Codec  # or what Codec.parse takes
@@ -56,6 +69,11 @@ class Rule:
             and (self.dtype is None or str(dtype) == f"torch.{self.dtype}")
         )
 
+    @property
+    def compresses(self) -> bool:
+        """Whether the codec is one that compresses (none, fp32 and momentum by itself are not)."""
+        return self.codec.declined(_LARGE) is not None or self.codec.compresses(_LARGE)
+
     def to_dict(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"match": self.match, "codec": str(self.codec)}
         conditions = {k: getattr(self, k) for k in ("dim", "min_numel", "max_numel", "dtype")}
@@ -70,15 +88,31 @@ class Decision(NamedTuple):
     shape: tuple[int, ...]
     codec: Codec
     why: str
+    left_out: bool = False  # by a rule whose codec compresses nothing, such as none
 
     @property
     def numel(self) -> int:
         return torch.Size(self.shape).numel()
 
+    @property
+    def compressed(self) -> bool:
+        """Whether it travels in fewer bytes, once the codec has started up."""
+        return self.codec.compresses(Spec.of(self.shape))
+
 
 @dataclass(frozen=True)
 class Plan:
-    """An ordered list of rules; what no rule matches travels uncompressed."""
+    """An ordered list of rules; a parameter that no rule matches stays uncompressed.
+
+    Args:
+        rules: The first rule that matches a parameter decides.
+
+    Examples:
+        >>> plan = thinwire.Plan.parse({"*embed*": "qsgd(bits=4)", "*": "powersgd(rank=4)"})
+        >>> decision = plan.decide("layer1.weight", (512, 512))
+        >>> print(decision.codec, "because of", decision.why)
+        powersgd(rank=4) because of rule '*'
+    """
 
     rules: tuple[Rule, ...] = ()
 
@@ -92,8 +126,12 @@ class Plan:
 
     @staticmethod
     def parse(what: "PlanLike") -> "Plan":
-        """A plan from a codec (for all), a mapping of name patterns to codecs, a list of rules, a file of these, or
-        a printed plan."""
+        """Read a plan.
+
+        Args:
+            what: A codec for all parameters, a mapping of name patterns to codecs, a list of rules, the path of a
+                YAML, TOML or JSON file with one of these, or a printed plan.
+        """
         if isinstance(what, Plan):
             return what
         if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".yaml", ".yml", ".toml", ".json"))):
@@ -112,10 +150,16 @@ class Plan:
         raise CodecError(f"a plan is a codec, a mapping of patterns to codecs, or a file; got {type(what).__name__}.")
 
     def decide(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Decision:
-        """The codec for one parameter."""
+        """The codec for one parameter, and why it was chosen.
+
+        Args:
+            name: The parameter's name.
+            shape: Its shape.
+            dtype: Its type.
+        """
         for rule in self.rules:
             if rule.applies(name, shape, dtype):
-                return Decision(name, tuple(shape), *_exempted(rule, shape, dtype))
+                return Decision(name, tuple(shape), *_exempted(rule, shape, dtype), not rule.compresses)
         return Decision(name, tuple(shape), Codec(), "no rule matches")
 
     def decisions(self, parameters: Iterable[tuple[str, Tensor]]) -> list[Decision]:
@@ -133,15 +177,25 @@ class Plan:
 
 def _exempted(rule: Rule, shape: Sequence[int], dtype: torch.dtype) -> tuple[Codec, str]:
     numel = torch.Size(shape).numel()
-    if not dtype.is_floating_point:
-        return Codec(), f"{dtype} is not a floating-point type"
-    if not rule.codec.stages or rule.small:
+    if dtype not in FLOATS:
+        return Codec(), f"{dtype} is not {FLOAT_NAMES}"
+    if not rule.codec.stages:
         return rule.codec, f"rule {rule.match!r}"
-    if len(shape) < 2:
+    if len(shape) < 2 and not rule.small:
         return Codec(), "one-dimensional"
-    if numel < SMALL:
+    if numel < SMALL and not rule.small:
         return Codec(), f"small ({numel} < {SMALL})"
-    return rule.codec, f"rule {rule.match!r}"
+    return _what_works(rule.codec, Spec.of(tuple(shape)), f"rule {rule.match!r}")
+
+
+def _what_works(codec: Codec, spec: Spec, rule: str) -> tuple[Codec, str]:
+    """A codec and the reason for it, or none if its first stage always leaves such a tensor as it is."""
+    declined = codec.declined(spec)
+    if declined is None:
+        return codec, rule
+    first = codec.transforms[0]
+    plain = first.declines(spec) is not None and not first.instead(STEADY, spec)
+    return (Codec() if plain else codec), declined
 
 
 def _rule(pattern: str, value: Any) -> Rule:
@@ -184,9 +238,23 @@ def _yaml(text: str) -> Any:
     import yaml  # at use: importing thinwire stays cheap
 
     try:
-        return yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except yaml.YAMLError as reason:
-        raise ValueError(str(reason)) from reason
+        raise ValueError(f"{reason}\n{_QUOTE}") from reason
+    for part in _texts(content):
+        if part.count("(") != part.count(")"):
+            raise ValueError(f"the parentheses of {part!r} do not match; YAML cuts bare texts at commas. {_QUOTE}")
+    return content
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Every text in what a file holds, keys included."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Mapping):
+        yield from (part for item in content.items() for part in _texts(item))
+    elif isinstance(content, Sequence):
+        yield from (part for item in content for part in _texts(item))
 
 
 def _toml(text: str) -> Any:

@@ -6,8 +6,11 @@ and the `dial` of a slot does it on demand: it multiplies theta, and 0 means tha
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
+from thinwire.core.checks import expect_count, expect_keys, expect_mapping, expect_number
 from thinwire.errors import CodecError, StateError
 
 
@@ -100,9 +103,18 @@ class LossGuard:
         return asdict(self)
 
     @staticmethod
-    def from_state_dict(saved: dict[str, float]) -> "LossGuard":
+    def from_state_dict(saved: Mapping[str, Any]) -> "LossGuard":
         """A guard that goes on where the saved one stopped."""
-        known = {f.name for f in fields(LossGuard)}
-        if set(saved) != known:
-            raise StateError(f"this is not the saved state of a LossGuard; it needs {', '.join(sorted(known))}.")
-        return LossGuard(**saved)  # type: ignore[arg-type]
+        names = tuple(f.name for f in fields(LossGuard))
+        try:
+            expect_keys("it", expect_mapping("it", saved), names)
+            for name in ("window", "recovery", "seen", "quiet"):
+                expect_count(f"{name!r}", saved[name])
+            for name in ("tolerance", "cut", "least", "smooth", "spread"):
+                expect_number(f"{name!r}", saved[name])
+            expect_number("'dial'", saved["dial"], 0.0, 1.0)
+            if not (isinstance(saved["lowest"], float) and saved["lowest"] == math.inf):  # before a window is full
+                expect_number("'lowest'", saved["lowest"])
+            return LossGuard(**saved)
+        except (StateError, CodecError) as reason:
+            raise StateError(f"this is not the saved state of a LossGuard: {reason}") from reason

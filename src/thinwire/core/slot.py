@@ -1,5 +1,6 @@
 """The memory of one segment: each stage's state, and the residual of error feedback."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,20 +8,50 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
+from thinwire.core.checks import (
+    expect_count,
+    expect_keys,
+    expect_mapping,
+    expect_number,
+    expect_shape,
+    expect_tensor,
+    expect_text,
+)
 from thinwire.core.codec import Codec
 from thinwire.core.context import Scene, State
+from thinwire.core.inputs import check_dense
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded
-from thinwire.errors import StateError
+from thinwire.core.stage import Encoded, InputStage
+from thinwire.errors import CodecError, StateError
+
+_SAVED = ("chain", "shape", "states", "residual", "steps", "dial")
+_RESIDUALS = (torch.float32, torch.bfloat16)
 
 
 @dataclass
 class Slot:
-    """What a segment remembers between steps. A new one is empty; `average` fills it at the first step.
+    """What one tensor's codec remembers between steps. A new slot is empty; `average` fills it at the first step.
 
-    `chain` and `shape` say whom it belongs to; `notes` are counts of the last step (saturated values, ...). `dial`
-    is the user's, equal on all ranks: 0.5 halves what stages with a dial drop, 0 makes them drop nothing. The residual
-    is `held` as it is, or `behind` the chain's orthonormal stages: `residual` brings it back for whoever asks.
+    Give every tensor its own slot, and keep it between steps. All arguments but `dial` are for restoring a slot;
+    `from_state_dict` does it.
+
+    Args:
+        chain: The codec that the slot belongs to, as text.
+        shape: The shape of the tensor that it belongs to.
+        states: The state of each stage.
+        held: The residual as it is stored. Read `residual` instead.
+        steps: Steps averaged so far.
+        notes: Figures of the last step, such as the number of saturated values.
+        dial: Set by the user, equal on all ranks: 0.5 halves what stages with a dial drop, 0 makes them drop nothing.
+        behind: Whether `held` is stored transformed, behind the chain's orthonormal stages.
+
+    Examples:
+        >>> slots = [thinwire.Slot(), thinwire.Slot()]
+        >>> gradients = [torch.randn(1_000), torch.randn(1_000)]
+        >>> for step in range(3):
+        ...     outcome = thinwire.simulate("topk(density=0.1)", gradients, slots=slots, step=step)
+        >>> slots[0].residual.shape  # what rank 0 has not delivered yet
+        torch.Size([1000])
     """
 
     chain: str = ""
@@ -55,6 +86,8 @@ class Slot:
 
     def open(self, codec: Codec, shape: tuple[int, ...]) -> None:
         """Prepare an empty slot for this chain and shape, or check that a used one belongs to them."""
+        if self.held is not None:
+            check_dense("the residual of a slot", self.held, StateError)
         if not self.chain:
             self.chain, self.shape = str(codec), shape
             specs = codec.specs(Spec.of(shape))
@@ -86,7 +119,7 @@ class Slot:
         """Follow a change of the loss scale: what is held was measured in the old unit."""
         if self.held is not None:
             self.held.mul_(factor)
-        codec = Codec.parse(self.chain)
+        codec = Codec.parse(self.chain or "none")
         for stage, state in zip(codec.stages, self.states[codec.offset :], strict=False):
             stage.rescale(state, factor)
 
@@ -103,24 +136,93 @@ class Slot:
         }
 
     @staticmethod
-    def from_state_dict(saved: dict[str, Any]) -> "Slot":
-        """A slot as it was saved; what is missing or of the wrong type is a StateError."""
+    def from_state_dict(saved: Mapping[str, Any], codec: Codec | None = None) -> "Slot":
+        """A slot as it was saved, with tensors of its own; what is missing, damaged or of another type is a StateError.
+
+        `codec` is the chain whose slot it is: needed only if a text cannot name its stages.
+        """
         try:
-            residual = saved["residual"]
-            if residual is not None and not isinstance(residual, Tensor):
-                raise TypeError("its residual is not a tensor")
-            return Slot(
-                str(saved["chain"]),
-                tuple(int(extent) for extent in saved["shape"]),
-                [{key: _copied(value) for key, value in state.items()} for state in saved["states"]],
-                _copied(residual),
-                int(saved["steps"]),
-                dial=float(saved["dial"]),
-                behind=bool(saved.get("behind", False)),
+            expect_keys("it", expect_mapping("it", saved), _SAVED, ("behind",))
+            states = saved["states"]
+            if not isinstance(states, (list, tuple)):
+                raise StateError(f"its states must be a list; got a {type(states).__name__}.")
+            slot = Slot(
+                expect_text("its chain", saved["chain"]),
+                expect_shape("its shape", saved["shape"]),
+                [dict(expect_mapping("the state of a stage", state)) for state in states],
+                saved["residual"],
+                saved["steps"],
+                dial=saved["dial"],
+                behind=saved.get("behind", False),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as reason:
-            raise StateError(f"this is not the saved state of a slot ({reason!r}).") from reason
+            slot.check(codec)
+        except StateError as reason:
+            raise StateError(f"this is not the saved state of a slot: {reason}") from reason
+        slot.held = _copied(slot.held)
+        slot.states = [{key: _copied(value) for key, value in state.items()} for state in slot.states]
+        return slot
+
+    def check(self, codec: Codec | None = None) -> None:
+        """Raise StateError unless every part is what a slot of its chain and shape may have."""
+        expect_count("steps", self.steps)
+        expect_number("dial", self.dial, 0.0, 1.0)
+        if not isinstance(self.behind, bool):
+            raise StateError(f"behind must be True or False; got a {type(self.behind).__name__}.")
+        if not self.chain:
+            if self.states or self.shape or self.behind:
+                raise StateError("a slot without a chain has neither shape nor states.")
+            if self.held is not None:
+                expect_tensor("the residual", self.held, None, _RESIDUALS)
+            return
+        codec = self._codec(codec)
+        if len(self.states) != len(codec.parts):
+            raise StateError(f"{codec} has {len(codec.parts)} stages; got states of {len(self.states)}.")
+        whole = Spec.of(self.shape)
+        if self.held is not None:
+            expect_tensor("the residual", self.held, (whole.numel,), _RESIDUALS)
+        if self.behind and not codec.residual_in_sum_space(whole):
+            raise StateError(f"{codec} does not keep its residual behind orthonormal stages.")
+        for setting, state in zip(codec.settings, self.states, strict=False):
+            expect_keys(f"the state of {setting}", state, ())
+        for stage, spec, state in zip(codec.stages, codec.specs(whole), self.states[codec.offset :], strict=False):
+            local = stage.rank_local if isinstance(stage, InputStage) else ()
+            for key in local:
+                if key in state:
+                    expect_tensor(f"{key!r} of {stage}", state[key], (whole.numel,))
+            stage.check_state({key: value for key, value in state.items() if key not in local}, spec)
+
+    def _codec(self, codec: Codec | None) -> Codec:
+        """The codec of this chain: the one that is given, if it is."""
+        if codec is not None and str(codec) == self.chain:
+            return codec
+        try:
+            codec = Codec.parse(self.chain)
+        except CodecError as reason:
+            raise StateError(f"its chain cannot be read: {reason}") from reason
+        if str(codec) != self.chain:
+            raise StateError(f"its chain must be written {str(codec)!r}; got {self.chain!r}.")
+        return codec
+
+    def shared(self, codec: Codec | None = None) -> tuple[Any, ...]:
+        """What must be equal on all ranks, because it decides what they send to each other: steps, phases, the dial."""
+        counts: list[dict[str, int]] = []
+        if self.chain:
+            codec = self._codec(codec)
+            firsts = (s.init(spec) for s, spec in zip(codec.stages, codec.specs(Spec.of(self.shape)), strict=False))
+            for first, state in zip(firsts, self.states[codec.offset :], strict=True):
+                counts.append({key: state[key] for key, value in first.items() if isinstance(value, int)})
+        return self.chain, self.shape, self.steps, self.dial, counts
+
+
+def check_slot(slot: Any) -> Slot:
+    """The slot that a caller gave, or a new one if there is none."""
+    if slot is not None and not isinstance(slot, Slot):
+        raise StateError(f"slot must be a thinwire.Slot, kept from step to step; got {type(slot).__name__}.")
+    return Slot() if slot is None else slot
 
 
 def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    check_dense("a tensor in the state of a slot", value, StateError)
+    return value.clone()

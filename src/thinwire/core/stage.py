@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from thinwire.core.checks import expect_count, expect_keys, expect_number, expect_tensor
 from thinwire.core.context import Scene, State
 from thinwire.core.fast import FastPath
 from thinwire.core.ops import Rounds
@@ -84,6 +85,22 @@ class Stage:
         """The state of one segment at its first step."""
         return {}
 
+    def check_state(self, state: State, spec: Spec) -> None:
+        """Raise StateError unless this is a state that the stage may have saved, without what is `rank_local`.
+
+        By default: what `init` returns, with other numbers of at least 0 and other finite tensors of the same shape.
+        """
+        first = self.init(spec)
+        expect_keys(f"the state of {self}", state, tuple(first))
+        for key, value in first.items():
+            what = f"{key!r} of {self}"
+            if isinstance(value, Tensor):
+                expect_tensor(what, state[key], value.shape, (value.dtype,))
+            elif isinstance(value, int):
+                expect_count(what, state[key])
+            else:
+                expect_number(what, state[key])
+
     def rescale(self, state: State, factor: float) -> None:
         """Follow a change of the loss scale: state that was measured in the gradient's unit is multiplied."""
 
@@ -114,10 +131,16 @@ class Transform(Stage):
     """A stage whose encodings can be summed: with one shared context, the sum of them decodes to the sum of the inputs.
 
     `isometry`: a fixed linear map that keeps lengths, so that a residual can stay in its output. A transform without
-    shared context may also stand among wire coders.
+    shared context may also stand among wire coders. `portable`: from the same bits it decodes the same bits, whatever
+    processor and library compute.
     """
 
     isometry: ClassVar[bool] = False
+    portable: ClassVar[bool] = True
+
+    def declines(self, spec: Spec) -> str | None:
+        """Why this stage is never ready for tensors of this spec, such as "too small for rank 4"; None: it will be."""
+        return None
 
     def instead(self, state: State, spec: Spec) -> tuple[Stage, ...] | None:
         """Wire coders that carry the elements while this stage is not ready; (): as they are; None: it is ready."""
@@ -160,6 +183,14 @@ class InputStage:
     def residual_steps(self, state: State) -> int:
         """The residual enters in equal parts over this many steps."""
         return 1
+
+
+class ScheduledStage:
+    """A role: how many elements the stage gives changes from step to step."""
+
+    def out_now(self, scene: Scene) -> Spec:
+        """What the next stage sees in this step."""
+        raise NotImplementedError
 
 
 class DeliveryStage:

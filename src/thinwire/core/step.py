@@ -20,8 +20,7 @@ from thinwire.core.route import Turn, route
 from thinwire.core.slot import Slot
 from thinwire.core.source import Share, Source, Undivided, plus
 from thinwire.core.spec import Spec
-from thinwire.core.stage import DeliveryStage, Encoded, InputStage, Stage
-from thinwire.errors import CodecError
+from thinwire.core.stage import DeliveryStage, Encoded, InputStage, ScheduledStage, Stage
 from thinwire.kernels.shares import all_finite
 
 
@@ -46,7 +45,7 @@ class Step:
             for i, (stage, seen) in enumerate(zip(codec.stages, codec.specs(spec), strict=False))
         ]
         if self.links:
-            self.links[0].scene.weights = _flat_weights(weights, slot.shape)
+            self.links[0].scene.weights = None if weights is None else weights.detach().reshape(-1).float()
         self.transforms = self.links[: self.route.transforms]
         instead = self.route.instead
         self.coders = self.links[self.route.transforms :] if instead is None else self._links_instead(instead, spec)
@@ -211,17 +210,18 @@ class Step:
 
     def finish(self, x: Source, reduced: Reduced, mean: Tensor) -> None:
         """Change the state if the mean is finite."""
-        if not self._is_finite(x, reduced, mean):
-            return
-        codec, slot = self.codec, self.slot
+        if self._is_finite(x, reduced, mean):
+            self._change_state(reduced, mean)
+        self.slot.notes = {"elements_sent": self._elements_sent(x)} | self.notes if self.links else {}
+
+    def _change_state(self, reduced: Reduced, mean: Tensor) -> None:
         if self.route.keep != "nothing" and reduced.kept is not None:
             self.commit(reduced.kept)
         for stage, scene in self.links:
             stage.observe(mean, scene)
-        slot.steps += 1
-        if codec.feedback == "off":
-            slot.residual = None  # left by an earlier chain, and delivered now
-        slot.notes = self._elements_sent() | self.notes if self.links else {}
+        self.slot.steps += 1
+        if self.codec.feedback == "off":
+            self.slot.residual = None  # left by an earlier chain, and delivered now
 
     def _is_finite(self, x: Source, reduced: Reduced, mean: Tensor) -> bool:
         if isinstance(x, Blockwise):
@@ -256,15 +256,10 @@ class Step:
         first.stage.decode(Encoded(y), first.scene.moved(contributions=1), given, "subtract")
         return given
 
-    def _elements_sent(self) -> dict[str, float]:
-        """How many elements left the chain; stages that choose their own count note it themselves."""
-        specs = self.codec.specs(self.links[0].scene.spec)
-        return {"elements_sent": min(spec.numel for spec in specs if spec.kind not in ("bytes", "int32"))}
-
-
-def _flat_weights(weights: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    if weights is None:
-        return None
-    if tuple(weights.shape) != shape:
-        raise CodecError(f"weights must have the gradient's shape {shape}; got {tuple(weights.shape)}.")
-    return weights.detach().reshape(-1).float()
+    def _elements_sent(self, x: Source) -> int:
+        """How many elements left this rank in this step; stages that choose their own count note it themselves."""
+        summed = x.parts.count * x.parts.length if isinstance(x, PartSource) else x.numel
+        specs = [replace(stage.out(scene.spec), numel=summed) for stage, scene in self.transforms[-1:]]
+        for stage, scene in self.coders:
+            specs.append(stage.out_now(scene) if isinstance(stage, ScheduledStage) else stage.out(scene.spec))
+        return min([self.flat.numel(), *(spec.numel for spec in specs if spec.kind not in ("bytes", "int32"))])

@@ -5,10 +5,13 @@ import inspect
 import re
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
 
 from thinwire.errors import CodecError
+
+Maker = TypeVar("Maker")
+ENTRY_POINTS = "thinwire.stages"  # the group in which packages declare their stages
 
 # Name -> stage class or preset function. `thinwire.stages` and `thinwire.presets` fill it in.
 NAMES: dict[str, Any] = {}
@@ -22,15 +25,16 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*")
 _LITERALS = {"true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
 
 
 def parse_links(text: str) -> list[Any]:
-    """The stages (or whole presets) that a text names, in order; `none` and the empty text give none."""
+    """The stages (or whole presets) that a text names, in order; `none` names no stage."""
     tokens = _tokens(text)
+    if not tokens:
+        raise CodecError(f"a chain names at least one stage; got {text!r}; write none for no compression.")
     links: list[Any] = []
-    if not tokens or tokens == [("word", "none")]:
-        return links
     at = 0
     while True:
         link, at = _link(text, tokens, at)
@@ -70,7 +74,9 @@ def _link(text: str, tokens: list[tuple[str, str]], at: int) -> tuple[Any, int]:
     at += 1
     if at < len(tokens) and tokens[at] == ("mark", "("):
         options, at = _options(text, tokens, at + 1)
-    return (None if name == "none" and not options else make(name, options)), at
+    if name == "none" and options:
+        raise CodecError(f"none has no option {next(iter(options))!r}; it takes none.")
+    return (None if name == "none" else make(name, options)), at
 
 
 def _options(text: str, tokens: list[tuple[str, str]], at: int) -> tuple[dict[str, Any], int]:
@@ -124,14 +130,78 @@ def make(name: str, options: dict[str, Any]) -> Any:
 def lookup(name: str) -> Any:
     if name not in NAMES:
         import_module("thinwire.api")  # the stages and presets of thinwire enter their names when they are loaded
+    if name not in NAMES and name in installed_names():
+        NAMES[name] = load_installed(name)
     if name not in NAMES:
-        for entry in entry_points(group="thinwire.stages"):
-            NAMES.setdefault(entry.name, entry.load())
-    if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1)
+        known = sorted({*NAMES, *installed_names(), "none"})
+        near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise CodecError(f"there is no stage or preset {name!r}; {hint}known are {', '.join(sorted(NAMES))}.")
+        raise CodecError(f"there is no stage or preset {name!r}; {hint}known are {', '.join(known)}.")
     return NAMES[name]
+
+
+def register(maker: Maker) -> Maker:
+    """Give a stage class its `name`, or a function that returns a `Codec` its own name, in all chains of this process.
+
+    It returns what it was given, so that it can be a decorator.
+    """
+    import_module("thinwire.api")  # the names of thinwire are taken
+    name = str(getattr(maker, "name", "") if isinstance(maker, type) else getattr(maker, "__name__", ""))
+    _check_maker(name, maker, f"cannot register {maker!r}")
+    taken = NAMES.get(name, maker)
+    if _origin(taken) != _origin(maker):  # a class that is defined anew, as in a notebook, replaces itself
+        raise CodecError(f"the name {name!r} belongs to {'.'.join(_origin(taken))}; choose another name.")
+    NAMES[name] = maker
+    return maker
+
+
+def _origin(maker: Any) -> tuple[str, str]:
+    return str(maker.__module__), str(maker.__qualname__)
+
+
+def installed_names() -> set[str]:
+    """Names that installed packages declare as entry points of `thinwire.stages`; nothing is loaded."""
+    return entry_points(group=ENTRY_POINTS).names
+
+
+def package_of(name: str) -> str:
+    """The installed packages that declare a name, with their versions."""
+    return " and ".join(_package(entry) for entry in entry_points(group=ENTRY_POINTS, name=name))
+
+
+def load_installed(name: str) -> Any:
+    """The stage or preset that a package declares; a package that does not give one is named in the error."""
+    declared = list(entry_points(group=ENTRY_POINTS, name=name))
+    if len(declared) != 1:
+        raise CodecError(f"the packages {package_of(name)} all declare the stage {name!r}; keep only one of them.")
+    entry = declared[0]
+    fault = f"the stage {name!r} of the package {_package(entry)} cannot be used"
+    try:
+        maker = entry.load()
+    except Exception as error:  # a module of somebody else: anything may happen
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CodecError(f"{fault}: {why}; repair or remove that package.") from error
+    _check_maker(name, maker, fault)
+    return maker
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+
+
+def _check_maker(name: str, maker: Any, fault: str) -> None:
+    """Refuse what is neither a stage class nor a function, and names that chains cannot spell."""
+    from thinwire.core.stage import Stage  # stages know chains, and chains this module
+
+    if not _NAME.fullmatch(name) or name in _LITERALS:
+        raise CodecError(f"{fault}: {name!r} is no name; write letters, digits, _ or -, with a letter first.")
+    if not isinstance(maker, type):
+        if not inspect.isfunction(maker):
+            raise CodecError(f"{fault}: it is neither a stage class nor a function that returns a Codec.")
+    elif not issubclass(maker, Stage) or "__dataclass_fields__" not in vars(maker):
+        raise CodecError(f"{fault}: {maker.__name__} must be a subclass of Stage with @dataclass(frozen=True).")
+    elif maker.name != name:
+        raise CodecError(f"{fault}: its class has the name {maker.name!r}; both names must be the same.")
 
 
 def option_names(maker: Any) -> list[str]:

@@ -1,32 +1,50 @@
 """What must be equal on all ranks is compared before it can hang a collective."""
 
 import threading
+import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.errors import WorldError
 from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.rendezvous import rendezvous
 
 
-def check_agreement(world: Distributed, facts: Mapping[str, Any]) -> None:
-    """Compare facts over the ranks, and name the ranks and the first difference if there is one."""
-    everyone: list[Any] = [None] * world.ranks
-    dist.all_gather_object(everyone, dict(facts), group=world.group)
+def check_agreement(world: Distributed, facts: Mapping[str, Any], what: str, timeout: timedelta | None = None) -> None:
+    """Compare facts over the ranks, and name the ranks and the first difference if there is one.
+
+    `what` is the call that all ranks must have come to, in at most `timeout` (None: that of the group).
+    """
+    rendezvous(world, what, timeout)
+    found = difference(world.gathered(dict(facts), what))
+    if found is not None:
+        raise WorldError(f"{found}; start all ranks with the same code, model and arguments.")
+
+
+def difference(everyone: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first fact that differs between the ranks, with the ranks; None if there is none."""
     for what, first in everyone[0].items():
-        others = [rank for rank in range(world.ranks) if everyone[rank].get(what) != first]
+        others = [rank for rank, facts in enumerate(everyone) if facts.get(what) != first]
         if others:
             theirs = everyone[others[0]].get(what)
             many = len(others) > 1
-            raise WorldError(
+            return (
                 f"the ranks disagree on {what}: rank 0 has {_short(first, theirs)},"
                 f" rank{'s' if many else ''} {', '.join(map(str, others))} {'have' if many else 'has'}"
-                f" {_short(theirs, first)}; start all ranks with the same code, model and arguments."
+                f" {_short(theirs, first)}"
             )
+    return None
+
+
+def new_run(world: Distributed) -> str:
+    """A name for this run that no other run has, equal on all ranks."""
+    name: str = world.gathered(uuid.uuid4().hex, "attach")[0]
+    return name
 
 
 def _short(value: Any, other: Any) -> str:
@@ -52,8 +70,7 @@ class Fingerprint:
     def compare(self, world: Distributed, step: int) -> None:
         """Name the ranks whose gradients differ, and begin anew."""
         mine, self._value = self._value, 0
-        everyone: list[Any] = [None] * world.ranks
-        dist.all_gather_object(everyone, mine, group=world.group)
+        everyone = world.gathered(mine, "the comparison of gradients")
         wrong = [str(rank) for rank in range(world.ranks) if everyone[rank] != everyone[0]]
         if wrong:
             raise WorldError(

@@ -16,6 +16,7 @@ from thinwire.core.plan import Decision, Plan
 from thinwire.core.route import Turn
 from thinwire.core.slot import Slot
 from thinwire.ddp.meter import Entry, Meter, Tally, metered
+from thinwire.ddp.metrics import StepMetrics
 from thinwire.kernels.shares import all_finite
 from thinwire.worlds.distributed import Counters, Distributed
 
@@ -38,7 +39,7 @@ class Engine:
     `dial` is the share of their usual loss that stages with a dial may cause (`core.schedule`).
     `skips`: the training skips a step whose gradients are not finite, so that what such a step delivered is still
     owed. `drops_idle`: what is delivered for a parameter that no rank used is dropped (DDP leaves its gradient
-    alone), so that a rank without a gradient must not spend what it holds.
+    alone), so that a rank without a gradient must not spend what it holds. `run` names this run in its checkpoints.
     """
 
     plan: Plan
@@ -51,6 +52,7 @@ class Engine:
     dial: float = 1.0
     skips: bool = False
     drops_idle: bool = False
+    run: str = ""
     meter: Meter = field(default_factory=Meter)
     _overflow: bool = False
     _delivered: list[Piece] = field(default_factory=list)
@@ -74,6 +76,10 @@ class Engine:
     def codec(self, name: str) -> Codec:
         """The codec of a parameter in this step."""
         return _PLAIN if self.step < self.start else self.decisions[name].codec
+
+    def codecs(self) -> set[Codec]:
+        """Those of all parameters, once the start is over."""
+        return {decision.codec for decision in self.decisions.values()}
 
     def average(self, pieces: Sequence[Piece], world: Distributed, whole: Tensor | None = None) -> None:
         """Replace every piece's gradient by its mean over the ranks.
@@ -155,8 +161,8 @@ class Engine:
         tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=len(lumps))
         self.meter.book(Counters(), Counters(sent, sent, len(lumps), waited), [Entry(str(_PLAIN), tally)])
 
-    def end_step(self, ranks: int, exposed: float) -> dict[str, Any]:
-        """Count the step and return its figures; what was delivered in a step that training skips is owed again."""
+    def end_step(self, ranks: int, exposed: float) -> StepMetrics:
+        """Count the step and return its metrics; what was delivered in a step that training skips is owed again."""
         if self._overflow:
             for piece in self._delivered:
                 residual = self.slots[piece.name].residual
@@ -173,10 +179,9 @@ class Engine:
                 slot.rescale(loss_scale / self.loss_scale)
             self.loss_scale = loss_scale
 
-    def compressed_share(self) -> float:
-        """Share of all numbers that will travel compressed."""
-        total = sum(d.numel for d in self.decisions.values())
-        return sum(d.numel for d in self.decisions.values() if d.codec.stages) / total if total else 0.0
+    def has_codecs(self) -> bool:
+        """Whether any parameter goes through a codec."""
+        return any(d.codec.stages for d in self.decisions.values())
 
 
 def _saving_residual(rounds: Rounds[Tensor], slot: Slot) -> Rounds[Tensor]:

@@ -1,47 +1,43 @@
-"""The handle that `attach` returns: what its user asks, and what DistributedDataParallel asks."""
+"""The handle that `attach` returns: what its user asks."""
 
-import time
-import warnings
-import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
-from thinwire.ddp.agreement import Fingerprint, check_agreement
-from thinwire.ddp.engine import Engine, Piece
-from thinwire.ddp.lane import Lane, Promise, group_count
+from thinwire.ddp.advice import warn_optimizer, warn_uncompressed
+from thinwire.ddp.agreement import check_agreement, new_run
+from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
+from thinwire.ddp.bucket_hook import BucketHook
+from thinwire.ddp.callbacks import Callback
+from thinwire.ddp.checkpoints import Checkpoints
+from thinwire.ddp.engine import Engine
+from thinwire.ddp.lane import Lane, end_forgotten, group_count
+from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.names import parameter_names
-from thinwire.ddp.saving import load_engine, read_distributed, save_engine
-from thinwire.ddp.watching import Watch, not_copied
-from thinwire.errors import CodecError, ThinwireError, WorldError
+from thinwire.ddp.watching import not_copied
+from thinwire.errors import CodecError
 from thinwire.worlds.distributed import Distributed
 
-Bucket: TypeAlias = "torch.futures.Future[Tensor]"
 
-# Bytes of gradients. DDP's first bucket is a short one, so that something travels early; but a round costs what it
-# costs, and of compressed gradients there is little to send.
-WORTH_ROUNDS = 8 << 20
+class Handle(Checkpoints):
+    """What `attach` returns: the plan in force, its metrics, and the state that belongs into checkpoints.
 
+    `attach` makes it; its arguments are explained there. `on_step` is a list of functions that are called with the
+    metrics after each step.
 
-@dataclass
-class Load:
-    """A bucket on its way."""
-
-    pieces: list[Piece]
-    promise: Promise
-
-
-class Handle:
-    """The plan in force, its metrics, and the state that belongs into checkpoints."""
+    Examples:
+        >>> handle = thinwire.attach(ddp_model, "qsgd")
+        >>> handle.on_step.append(lambda metrics: print(metrics.bytes_sent))
+        >>> handle.use("powersgd(rank=4)")  # from the next step on
+        >>> saved = handle.state_dict()
+        >>> handle.load_state_dict(saved)
+        >>> handle.close()
+    """
 
     def __init__(
         self,
@@ -56,32 +52,60 @@ class Handle:
         lanes: int,
         timeout: timedelta | None,
         measure_every: int,
+        optimizer: Any,
     ) -> None:
-        # DDP keeps the handle alive through its hook: no reference back to it, or neither would ever be freed
         names = parameter_names(model.module, model.parameters_to_ignore)
-        self._names = {id(p): name for name, p in names}
         self._layout = [(name, p.detach().to("meta")) for name, p in names if p.requires_grad]
         self._world = Distributed(model.process_group)
         self.engine = Engine.of(plan, self._layout, seed, start)
         self.engine.meter.every = measure_every
         self.engine.skips = scaler is not None
         self.engine.drops_idle = bool(model.find_unused_parameters) and not model.static_graph
-        self.headroom = headroom
-        self.check = check
-        self.on_step: list[Callable[[dict[str, Any]], None]] = []
-        self._scaler = scaler
-        self._waiting: list[Load] = []
-        self._sent: list[list[Load]] = []  # in this step
-        self._fingerprint = Fingerprint()
-        self._watch: Callable[[], Watch | None] = lambda: None
-        self._agree(lanes)
+        self._names = {id(p): name for name, p in names}
+        self._optimizer, self._timeout = optimizer, timeout
+        self._agree(lanes, check, headroom)
+        self.engine.run = new_run(self._world)
+        end_forgotten(self._world)
         device = next((p.device for _, p in names), torch.device("cpu"))
-        self._lanes = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
+        own = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
+        self._compare_arithmetic = partial(warn_if_arithmetic_differs, self._world, device=device)
+        self._compare_arithmetic(self.engine.codecs())
         # torch makes groups without waiting for all ranks: one that closed at once would break the others' connections
-        check_agreement(self._world, {"lanes": len(self._lanes)})
-        self._say_if_idle()
+        check_agreement(self._world, {"lanes": len(own)}, "attach", timeout)
+        self.hook = BucketHook(
+            self.engine,
+            self._world,
+            own,
+            names=self._names,
+            layout=self._layout,
+            check=check,
+            scaler=scaler,
+            headroom=headroom,
+        )
+        self._warn(stacklevel=4)
 
-    # What the user asks.
+    @property
+    def headroom(self) -> bool:
+        """Whether nothing is sent at all."""
+        return self.hook.headroom
+
+    @property
+    def check(self) -> int:
+        """The ranks compare their results every so many steps; 0: never."""
+        return self.hook.check
+
+    @property
+    def on_step(self) -> list[Callback]:
+        """Functions that are called with the metrics of every step, on the thread that trains.
+
+        They are called when `backward()` ends; with an accelerator, at the next call of the model, of `metrics()` or of
+        `close()`. What a function raises is raised there.
+        """
+        return self.hook.callbacks.functions
+
+    @on_step.setter
+    def on_step(self, functions: list[Callback]) -> None:
+        self.hook.callbacks.functions = functions
 
     @property
     def plan(self) -> list[Decision]:
@@ -107,8 +131,9 @@ class Handle:
             raise CodecError(f"dial must be from 0 to 1; got {value}.")
         self.engine.dial = float(value)
 
-    def metrics(self) -> dict[str, Any]:
-        """The last complete step: bytes, ratios, rounds, relative error, and where the time went."""
+    def metrics(self) -> StepMetrics | None:
+        """The last complete step: bytes, ratios, rounds, relative error, and where the time went; None before it."""
+        self.hook.callbacks.run()
         return self.engine.meter.last
 
     def report(self) -> Any:
@@ -118,176 +143,52 @@ class Handle:
         return report_table(self)
 
     def log_to(self, writer: Any, prefix: str = "thinwire") -> None:
-        """Write every step's numbers to a TensorBoard SummaryWriter (or anything with add_scalar)."""
-        from thinwire.ddp.showing import scalars
+        """Write every step's numbers to `writer` as `prefix`/name.
 
-        def write(metrics: dict[str, Any]) -> None:
-            for name, value in scalars(metrics):
-                writer.add_scalar(f"{prefix}/{name}", value, metrics["step"])
+        `writer` is a TensorBoard SummaryWriter, a Weights & Biases run, or the mlflow module.
+        """
+        from thinwire.ddp.showing import log_function
+
+        log = log_function(writer)
+
+        def write(metrics: StepMetrics) -> None:
+            log({f"{prefix}/{name}": value for name, value in metrics.scalars().items()}, metrics.step)
 
         self.on_step.append(write)
 
     def use(self, plan: PlanLike) -> None:
-        """Another codec or plan from the next step on; call it on all ranks after the same step."""
+        """Use another `plan` (all that `attach` takes) from the next step on; call it on all ranks after the same step.
+
+        Residuals stay, and the new codec delivers them.
+        """
         new = Plan.parse(plan)
-        check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step})
+        check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step}, "use", self._timeout)
         before = self.engine.plan
         self.engine.use(new, self._layout)
         try:
-            self._take_slot()
+            self.hook.take_slot()
         except Exception:
             self.engine.use(before, self._layout)  # nothing is held yet
             raise
-        self._say_if_idle()
+        self._compare_arithmetic(self.engine.codecs())
+        self._warn(stacklevel=3)
 
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's memory: tensors, numbers and text. Save it on every rank, or use `full_state_dict`."""
-        return save_engine(self.engine, self._world)
-
-    def full_state_dict(self) -> dict[str, Any]:
-        """The memory of all ranks in one dictionary, the same on each; every rank must call it."""
-        everyone: list[Any] = [None] * self._world.ranks
-        dist.all_gather_object(everyone, self.state_dict(), group=self._world.group)
-        whole = dict(everyone[0])
-        for saved in everyone[1:]:
-            whole |= {key: value for key, value in saved.items() if key.startswith("rank")}
-        return whole
-
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a run stopped; nothing changes if the checkpoint does not fit."""
-        load_engine(self.engine, self._world, saved)
-        self._take_slot()
-
-    def load_distributed(self, folder: str | Path, key: str = "thinwire") -> None:
-        """Go on from a torch.distributed.checkpoint in which `state_dict()` was saved under `key`, by any number of
-        ranks."""
-        self.load_state_dict(read_distributed(folder, key, self._world))
+    def _take_slot(self) -> None:
+        self.hook.take_slot()
 
     def close(self) -> None:
         """End the threads and give up their groups; the model cannot be trained with this handle afterwards."""
-        if (watch := self._watch()) is not None:
-            watch.end()
-        for lane in self._lanes:
-            lane.leave()
+        self.hook.close()
 
     def __reduce__(self) -> Any:
         raise not_copied()
 
-    # What DDP asks.
+    def _warn(self, stacklevel: int) -> None:
+        if not self.headroom:
+            warn_uncompressed(self.engine.plan, self.plan, stacklevel)
+            warn_optimizer(self._optimizer, self._names, self.engine.decisions, stacklevel)
 
-    def enter(self, model: DistributedDataParallel, hook: Callable[..., Any]) -> None:
-        """Take the model's hook slot, now or once there is something to do in it."""
-
-        def take(model: DistributedDataParallel) -> None:
-            model.register_comm_hook(self, hook)
-            self._watch = lambda: None
-
-        if self._works():
-            take(model)
-        else:
-            trained = [p for p in model.module.parameters() if p.requires_grad and id(p) in self._names]
-            self._watch = weakref.ref(Watch(model, trained, take, self._on_plain_step))
-
-    def _works(self) -> bool:
-        """Whether anything is compressed, or owed from when it was, or compared, or left out."""
-        return bool(self.engine.compressed_share() or self.engine.slots or self.check or self.headroom)
-
-    def _take_slot(self) -> None:
-        if (watch := self._watch()) is not None and self._works():
-            watch.take_slot()
-
-    def _on_plain_step(self, exposed: float) -> None:
-        """DDP has averaged all gradients by itself."""
-        self.engine.note_plain(self._layout, self._world.ranks, exposed)
-        self._end_step(exposed)
-
-    def on_bucket(self, bucket: Any) -> Bucket:
-        """A future of the averaged bucket."""
-        if isinstance(bucket, tuple):
-            raise compiled_reducer()
-        buffer: Tensor = bucket.buffer()
-        if self.headroom:
-            return self._send_nothing(buffer, bucket.is_last())
-        in_backward = torch._C._current_graph_task_id() != -1  # not so for a rank that has joined
-        if bucket.index() == 0:
-            self._begin_step(in_backward)
-        pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
-        pieces = [Piece(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
-        load = Load(pieces, Promise(buffer, in_backward))
-        if any(self.engine.codec(piece.name).stages for piece in pieces):
-            self._waiting.append(load)
-        else:
-            self._send([load])
-        if bucket.is_last() or sum(each.promise.buffer.nbytes for each in self._waiting) >= WORTH_ROUNDS:
-            self._send(self._waiting)
-            self._waiting = []
-        return self._last(Promise(buffer, in_backward)) if bucket.is_last() else load.promise.future
-
-    def _send(self, loads: list[Load]) -> None:
-        """Average these buckets in the same rounds, on the lane whose turn it is."""
-        if loads:
-            lane = self._lanes[len(self._sent) % len(self._lanes)]
-            self._sent.append(loads)
-            lane.queue(lambda world: self._average(loads, world), [load.promise for load in loads])
-
-    def _begin_step(self, in_backward: bool) -> None:
-        self._sent, self._waiting = [], []
-        if self._scaler is not None:
-            self.engine.rescale(float(self._scaler.get_scale()))
-        if in_backward:
-            # A future that fails crosses C++ as "Unable to cast ... to Tensor". A callback at the end of backward
-            # raises the error itself; it queues another one, which runs behind DDP's own.
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: engine.queue_callback(self._raise_failure))
-
-    def _raise_failure(self) -> None:
-        reason = next((lane.broken for lane in self._lanes if lane.broken is not None), None)
-        if reason is not None:
-            raise WorldError(str(reason)) from reason
-
-    def _average(self, loads: list[Load], world: Distributed) -> None:
-        pieces = [piece for load in loads for piece in load.pieces]
-        buffers = [load.promise.buffer for load in loads]
-        try:
-            self.engine.average(pieces, world, buffers[0] if len(buffers) == 1 else None)
-        except Exception as reason:
-            names = ", ".join(p.name for p in pieces[:4]) + (", ..." if len(pieces) > 4 else "")
-            where = f"[rank {world.rank}, step {self.engine.step}, averaging {names}]"
-            raise WorldError(f"{_sentence(reason)} {where}") from reason
-        for buffer in buffers if self._checks() else ():
-            self._fingerprint.add(buffer)
-
-    def _last(self, promise: Promise) -> Bucket:
-        """End the step behind all of its buckets; the last one's lane waits for the others."""
-        ready, sent, self._sent = time.perf_counter(), self._sent, []
-
-        def finish(world: Distributed) -> None:
-            for load in (load for loads in sent for load in loads):
-                load.promise.future.wait()
-            self._raise_failure()
-            if self._checks():
-                self._fingerprint.compare(world, self.engine.step)
-            self._end_step(time.perf_counter() - ready)
-
-        self._lanes[(len(sent) - 1) % len(self._lanes)].queue(finish, [promise])
-        return promise.future
-
-    def _send_nothing(self, buffer: Tensor, last: bool) -> Bucket:
-        done: Bucket = torch.futures.Future()
-        done.set_result(buffer)
-        if last:
-            self._end_step(0.0)
-        return done
-
-    def _end_step(self, exposed: float) -> None:
-        metrics = self.engine.end_step(self._world.ranks, exposed)
-        for callback in self.on_step:
-            callback(metrics)
-
-    def _checks(self) -> bool:
-        return self.check > 0 and self.engine.step % self.check == 0
-
-    def _agree(self, lanes: int) -> None:
+    def _agree(self, lanes: int, check: int, headroom: bool) -> None:
         engine = self.engine
         check_agreement(
             self._world,
@@ -297,34 +198,12 @@ class Handle:
                 "the parameters": [(name, tuple(p.shape), str(p.dtype)) for name, p in self._layout],
                 "the seed": engine.seed,
                 "start": engine.start,
-                "check": self.check,
-                "headroom": self.headroom,
+                "check": check,
+                "headroom": headroom,
                 "the number of lanes": lanes,
                 "having a scaler": engine.skips,
                 "the number of process groups": group_count(self._world.group),
             },
+            "attach",
+            self._timeout,
         )
-
-    def _say_if_idle(self) -> None:
-        rules = self.engine.plan.rules
-        asked_for_none = bool(rules) and not any(rule.codec.stages for rule in rules)
-        if self.engine.compressed_share() == 0 and not asked_for_none and not self.headroom:
-            reasons = sorted({d.why for d in self.plan}) or ["the model has no parameter to train"]
-            warnings.warn(
-                f"thinwire will compress nothing: no parameter fits the plan {self.engine.plan}"
-                f" ({'; '.join(reasons)}). handle.plan lists every parameter.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-
-
-def compiled_reducer() -> WorldError:
-    """What is to be raised if DDP's reducer is a part of a compiled graph."""
-    return WorldError(
-        "thinwire does not work inside a graph of torch.compile with optimize_ddp='python_reducer';"
-        " leave torch._dynamo.config.optimize_ddp at its default."
-    )
-
-
-def _sentence(reason: Exception) -> str:
-    return str(reason) if isinstance(reason, ThinwireError) else f"{type(reason).__name__}: {reason}"

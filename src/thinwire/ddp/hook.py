@@ -7,7 +7,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.plan import Plan, PlanLike
-from thinwire.ddp.handle import Handle, compiled_reducer
+from thinwire.ddp.advice import check_optimizer
+from thinwire.ddp.bucket_hook import compiled_reducer
+from thinwire.ddp.handle import Handle
+from thinwire.ddp.models import check_parameters, find_ddp
+from thinwire.ddp.names import parameter_names
 from thinwire.ddp.watching import is_watched
 from thinwire.errors import CodecError, WorldError
 
@@ -15,7 +19,7 @@ __all__ = ["Handle", "PlanLike", "attach"]
 
 
 def attach(
-    model: DistributedDataParallel,
+    model: nn.Module,
     plan: PlanLike,
     *,
     seed: int = 0,
@@ -26,17 +30,47 @@ def attach(
     lanes: int = 2,
     timeout: timedelta | None = None,
     measure_every: int = 10,
+    optimizer: Any = None,
 ) -> Handle:
     """Compress the gradients of a DistributedDataParallel model from its next backward on.
 
-    `plan` is a preset or chain as text, a Codec, a mapping of parameter patterns to codecs, a file, or a Plan.
-    `start` leaves the first steps uncompressed; `check=N` compares the results of all ranks every N steps;
-    `scaler` is the GradScaler whose loss scale the residuals must follow; `headroom` sends nothing at all, to show
-    the best that any codec could reach. A peer that stays silent for `timeout` (that of the model's group if None)
-    is an error; while nothing is compressed, DDP averages by itself, and its group's timeout holds. The handle reports,
-    swaps codecs, saves and loads.
+    All ranks of the model's process group call it with equal arguments. A difference is an error that names the ranks.
+
+    Args:
+        model: The DDP model, also inside torch.compile or Lightning Fabric. It must not have another communication
+            hook.
+        plan: A preset or chain as text, a `Codec`, a mapping of parameter patterns to codecs, the path of a plan file,
+            or a `Plan`.
+        seed: Seed of all random rounding. Equal seeds give equal results.
+        start: Number of steps at the beginning that stay uncompressed.
+        check: Compare the averaged gradients of all ranks every `check` steps. 0 compares never.
+        scaler: The loop's `GradScaler`. Residuals then follow its loss scale.
+        headroom: Send nothing and average nothing. The step time is then the best that any codec can reach; the model
+            is useless afterwards.
+        lanes: Number of threads that average buckets. Each has its own process group.
+        timeout: A peer that is silent, or does not call `attach`, for this long is an error with its rank. None takes
+            the timeout of the model's group. While nothing is compressed, DDP itself averages, with the timeout of its
+            group.
+        measure_every: Steps between two measurements of `relative_error`. 0 measures never.
+        optimizer: The optimizer that steps the model. A warning says where it does not go together with the plan:
+            momentum in both, or Adam after a biased codec.
+
+    Returns:
+        A handle that reports metrics, changes the codec, saves and loads.
+
+    Raises:
+        WorldError: The ranks disagree, or the model cannot have a hook.
+        CodecError: The plan or an option cannot work.
+
+    Examples:
+        >>> handle = thinwire.attach(ddp_model, "qsgd")
+        >>> ddp_model(inputs).sum().backward()  # the gradients are averaged, compressed
+        >>> handle.metrics().step
+        0
     """
+    model = find_ddp(model)
     _check_model(model)
+    check_optimizer(optimizer)
     for name, value, least in (("start", start, 0), ("check", check, 0), ("lanes", lanes, 1)):
         if value < least:
             raise CodecError(f"{name} must be at least {least}; got {value}.")
@@ -51,8 +85,9 @@ def attach(
         lanes=lanes,
         timeout=timeout,
         measure_every=measure_every,
+        optimizer=optimizer,
     )
-    handle.enter(model, thinwire_hook)
+    handle.hook.enter(model, thinwire_hook)
     return handle
 
 
@@ -61,18 +96,9 @@ def thinwire_hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses
     return state.on_bucket(bucket)
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: DistributedDataParallel) -> None:
     """Refuse what cannot work, with the way out."""
-    if not isinstance(model, DistributedDataParallel):
-        inside = isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel)
-        raise WorldError(
-            f"attach needs a DistributedDataParallel model; got {type(model).__name__}. "
-            + (
-                "Attach before torch.compile(ddp_model)."
-                if inside
-                else "Wrap it first, or use thinwire.average_gradients(model, codec, state) in a loop of your own."
-            )
-        )
+    check_parameters(parameter_names(model.module, model.parameters_to_ignore))
     owner = thinwire_hook.__qualname__ if is_watched(model) else None
     if model.mixed_precision is not None:
         owner = "mixed_precision="

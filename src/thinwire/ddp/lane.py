@@ -5,6 +5,7 @@ and ends in mismatched collectives. A lane performs one job after the other inst
 """
 
 import atexit
+import gc
 import queue
 import threading
 import weakref
@@ -25,6 +26,8 @@ Job = Callable[[Distributed], None]
 Jobs: TypeAlias = "queue.SimpleQueue[tuple[Job, Sequence[Promise]] | None]"
 
 _OPEN: "weakref.WeakSet[Lane]" = weakref.WeakSet()
+_FORGOTTEN: list[Distributed] = []  # of lanes that were never closed and that nobody can use any more
+_MANY = 16  # open lanes from which it is worth looking for forgotten ones
 
 
 class Lane:
@@ -38,6 +41,7 @@ class Lane:
         self._partial = len(ranks) < dist.get_world_size()
         own = dist.new_group(ranks, timeout=timeout, use_local_synchronization=self._partial)
         self.world = Distributed(own)
+        self.world.share_presence(Distributed(group))
         self.broken: BaseException | None = None
         self._jobs: Jobs = queue.SimpleQueue()
         # A daemon, so that an exception in the main thread can always end the process; `close` joins it in order.
@@ -45,7 +49,7 @@ class Lane:
         self._thread = threading.Thread(target=_work, args=args, daemon=True, name="thinwire")
         self._thread.start()
         _OPEN.add(self)
-        weakref.finalize(self, self._jobs.put, None)  # a forgotten lane ends its thread
+        self._forget = weakref.finalize(self, _forget, self._jobs, self.world)
 
     def queue(self, job: Job, promises: Sequence["Promise"]) -> None:
         """Perform the job and keep the promises; if it fails, `broken` says why."""
@@ -65,10 +69,48 @@ class Lane:
         self.close()
         if self._thread.is_alive():
             return
+        self._forget.detach()
+        _OPEN.discard(self)
         self.world.hang_up()
         if not self._partial:
-            with suppress(Exception):  # the default group may be gone already, and this one with it
-                dist.destroy_process_group(self.world.group)
+            _destroy(self.world)
+
+
+def _forget(jobs: Jobs, world: Distributed) -> None:
+    """End the thread of a lane that was collected, and leave its group to `end_forgotten`.
+
+    This may run on any thread in the middle of anything, so that it only puts things into queues.
+    """
+    jobs.put(None)
+    _FORGOTTEN.append(world)
+
+
+def end_forgotten(world: Distributed) -> None:
+    """Give up the groups of lanes that have been forgotten on all ranks; every rank of `world` calls it.
+
+    Ranks collect garbage at different times, and torch wants groups to be destroyed in one order. Groups of a part of
+    the ranks only lose their connections (see `Lane.leave`).
+    """
+    if len(_OPEN) >= _MANY:
+        gc.collect()  # models and their hooks refer to each other
+    members, known = dist.get_process_group_ranks(world.group), dist.distributed_c10d._world.pg_map
+    _FORGOTTEN[:] = [each for each in _FORGOTTEN if each.group in known]
+    mine = {
+        str(dist.distributed_c10d._world.pg_names[each.group]): each
+        for each in _FORGOTTEN
+        if each.group is not None and dist.get_process_group_ranks(each.group) == members
+    }
+    everywhere = set(mine).intersection(*world.gathered(list(mine), "attach"))
+    for name in sorted(everywhere):
+        _FORGOTTEN.remove(mine[name])
+        mine[name].hang_up()
+        if len(members) == dist.get_world_size():
+            _destroy(mine[name])
+
+
+def _destroy(world: Distributed) -> None:
+    with suppress(Exception):  # the default group may be gone already, and this one with it
+        dist.destroy_process_group(world.group)
 
 
 class Promise:
@@ -111,7 +153,9 @@ def _work(jobs: Jobs, lane: "weakref.ref[Lane]") -> None:
                 job(owner.world)
                 _keep(promises)  # here, so that whoever waits for them waits for the stream
         except Exception as reason:
-            owner.broken = owner.broken or reason
+            if owner.broken is None:
+                owner.broken = reason
+                owner.world.tell_failure(reason)
             _keep(promises, reason)
         del item, job, promises, owner  # a thread that waits must not keep buffers alive
 

@@ -3,23 +3,38 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from thinwire._version import __version__
+from thinwire.core.inputs import check_dense
 from thinwire.core.plan import Plan, PlanLike
-from thinwire.ddp.agreement import check_agreement
+from thinwire.ddp.advice import check_optimizer, warn_optimizer, warn_uncompressed
+from thinwire.ddp.agreement import check_agreement, new_run
+from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
 from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.loading import load_engine
+from thinwire.ddp.metrics import StepMetrics
+from thinwire.ddp.models import check_parameters, check_whole
 from thinwire.ddp.names import parameter_names
-from thinwire.ddp.saving import load_engine, save_engine
-from thinwire.errors import StateError, WorldError
+from thinwire.ddp.saving import save_engine
+from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 
 
 class GradientState:
-    """What `average_gradients` remembers between steps: one a model; save it with the model."""
+    """What `average_gradients` remembers between steps: one for each model; save it with the model.
 
-    def __init__(self, *, seed: int = 0, group: dist.ProcessGroup | None = None) -> None:
+    Args:
+        seed: Seed of random rounding; equal on all ranks.
+        group: The process group; None takes the default one.
+        optimizer: The optimizer that steps the model; a warning says where it does not go together with the plan.
+    """
+
+    def __init__(self, *, seed: int = 0, group: dist.ProcessGroup | None = None, optimizer: Any = None) -> None:
+        check_optimizer(optimizer)
+        self.optimizer = optimizer
         self.seed = seed
         self.group = group
         self.engine: Engine | None = None
@@ -35,20 +50,28 @@ class GradientState:
         ):
             return engine
         layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
-        facts = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
-        check_agreement(world, {**facts, "the seed": self.seed})
+        facts: dict[str, Any] = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
+        loaded = self._waiting is not None
+        facts |= {"the seed": self.seed, "having a checkpoint to load": loaded}
+        check_agreement(world, facts, "average_gradients")
+        decisions = plan.decisions(trained)
+        first = next((p.device for _, p in trained), torch.device("cpu"))
+        warn_if_arithmetic_differs(world, {decision.codec for decision in decisions}, first)
+        warn_uncompressed(plan, decisions, stacklevel=3)
+        warn_optimizer(self.optimizer, {id(p): n for n, p in trained}, {d.name: d for d in decisions}, stacklevel=3)
         if engine is not None:
             engine.use(plan, trained)
             return engine
         engine = Engine.of(plan, trained, self.seed)
-        if self._waiting is not None:
-            load_engine(engine, world, self._waiting)
+        engine.run = new_run(world)
+        if loaded:
+            load_engine(engine, world, lambda: self._waiting)
         self.engine, self._waiting = engine, None
         return engine
 
-    def metrics(self) -> dict[str, Any]:
-        """The last step: bytes, ratios, rounds, relative error, and where the time went."""
-        return self.engine.meter.last if self.engine is not None else {}
+    def metrics(self) -> StepMetrics | None:
+        """The last step: bytes, ratios, rounds, relative error, and where the time went; None before the first one."""
+        return self.engine.meter.last if self.engine is not None else None
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's memory; save it on every rank."""
@@ -57,28 +80,43 @@ class GradientState:
         return save_engine(self.engine, Distributed(self.group))
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a run stopped; it is checked against the model at the next average_gradients."""
+        """Go on where a run stopped, on all ranks; it is checked against the model and the other ranks at the next
+        average_gradients, or at once if there was one before."""
         if self.engine is None:
             self._waiting = saved
         else:
-            load_engine(self.engine, Distributed(self.group), saved)
+            load_engine(self.engine, Distributed(self.group), lambda: saved)
 
 
 def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) -> None:
     """Replace every parameter's gradient by its mean over the ranks, compressed as the plan says.
 
-    Call it between backward() and optimizer.step(), on all ranks, with parameters that got no gradient on this rank
-    counted as zero.
+    Call it between backward() and optimizer.step(), on all ranks. A parameter without a gradient on this rank counts
+    as zero.
+
+    Args:
+        model: The model; not wrapped in DDP.
+        plan: What `attach` takes: a codec, a mapping of parameter patterns to codecs, a file or a `Plan`.
+        state: What is remembered between steps. Keep it as long as the model.
+
+    Examples:
+        >>> state = thinwire.GradientState()
+        >>> net(inputs).sum().backward()
+        >>> thinwire.average_gradients(net, "qsgd", state)
     """
     world = Distributed(state.group)
     trained = [(name, p) for name, p in parameter_names(model) if p.requires_grad]
+    if state.engine is None:
+        check_whole(model)
+        check_parameters(trained)
+    for name, parameter in trained:
+        if parameter.grad is not None:
+            check_dense(f"the gradient of {name}", parameter.grad)
     engine = state.bind(trained, Plan.parse(plan), world)
     pieces = []
     for name, parameter in trained:
         if parameter.grad is None:
             parameter.grad = parameter.detach().new_zeros(parameter.shape)
-        if parameter.grad.is_sparse:
-            raise WorldError(f"{name} has a sparse gradient, which thinwire cannot send; use sparse=False.")
         pieces.append(Piece(name, parameter.grad, parameter.detach()))
     engine.average(pieces, world)
     engine.end_step(world.ranks, 0.0)

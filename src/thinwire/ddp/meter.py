@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
 from thinwire.core.ops import Begin, Collective, Finish, Rounds, received_bytes, rounds_in, sent_bytes
+from thinwire.ddp.metrics import CodecMetrics, StepMetrics
 from thinwire.worlds.distributed import Counters
 
 T = TypeVar("T")
@@ -37,23 +38,21 @@ class Tally:
         for name, value in vars(other).items():
             sums[name] += value
 
-    def to_dict(self, ranks: int) -> dict[str, Any]:
+    def metrics(self, ranks: int) -> CodecMetrics:
         plain = 8 * (ranks - 1) * -(-self.elements // ranks)  # the bytes of an all-reduce in fp32
-        shown: dict[str, Any] = {
-            "parameters": self.parameters,
-            "elements": self.elements,
-            "element_ratio": self.elements / self.elements_sent if self.elements_sent else 1.0,
-            "bytes_sent": self.sent,
-            "bytes_received": self.received,
-            "wire_ratio": plain / self.sent if self.sent else 1.0,
-            "rounds": self.rounds,
-            "encode_seconds": self.encode_seconds,
-            "communicate_seconds": self.communicate_seconds,
-            "decode_seconds": self.decode_seconds,
-        }
-        if self.given > 0:
-            shown["relative_error"] = (self.lost / self.given) ** 0.5
-        return shown
+        return CodecMetrics(
+            parameters=self.parameters,
+            elements=self.elements,
+            element_ratio=self.elements / self.elements_sent if self.elements_sent else 1.0,
+            bytes_sent=self.sent,
+            bytes_received=self.received,
+            wire_ratio=plain / self.sent if self.sent else 1.0,
+            rounds=self.rounds,
+            relative_error=(self.lost / self.given) ** 0.5 if self.given > 0 else None,
+            encode_seconds=self.encode_seconds,
+            communicate_seconds=self.communicate_seconds,
+            decode_seconds=self.decode_seconds,
+        )
 
 
 class Entry(NamedTuple):
@@ -93,28 +92,25 @@ class Step:
     groups: dict[str, Tally] = field(default_factory=dict)
     spent: Counters = field(default_factory=Counters)
 
-    def to_dict(self, step: int, ranks: int, exposed: float) -> dict[str, Any]:
+    def metrics(self, step: int, ranks: int, exposed: float) -> StepMetrics:
         total = Tally()
         for tally in self.groups.values():
             total.add(tally)
         total.sent, total.received = self.spent.sent, self.spent.received
         total.rounds, total.communicate_seconds = self.spent.rounds, self.spent.seconds
-        return {
-            "step": step,
-            **total.to_dict(ranks),
-            "exposed_seconds": exposed,
-            "codecs": {codec: tally.to_dict(ranks) for codec, tally in self.groups.items()},
-        }
+        codecs = {codec: tally.metrics(ranks) for codec, tally in self.groups.items()}
+        return StepMetrics(step=step, exposed_seconds=exposed, codecs=codecs, **vars(total.metrics(ranks)))
 
 
 class Meter:
-    """Collects the current step and keeps the last complete one."""
+    """Collects the current step and keeps the last complete one, and the last one whose error was measured."""
 
     def __init__(self, every: int = 10) -> None:
         self.every = every
         self.lock = threading.Lock()  # buckets of several lanes are booked at the same time
         self.current = Step()
-        self.last: dict[str, Any] = {}
+        self.last: StepMetrics | None = None
+        self.last_measured: StepMetrics | None = None
 
     def measures(self, step: int) -> bool:
         """Whether the relative error is measured in this step (it costs one more decoding)."""
@@ -137,8 +133,10 @@ class Meter:
                 group.communicate_seconds = spent["seconds"] * (group.sent / sent if sent else 1 / len(groups))
                 self.current.groups.setdefault(codec, Tally()).add(group)
 
-    def close(self, step: int, ranks: int, exposed: float) -> dict[str, Any]:
-        """End the step and return its figures."""
-        self.last = self.current.to_dict(step, ranks, exposed)
+    def close(self, step: int, ranks: int, exposed: float) -> StepMetrics:
+        """End the step and return its metrics."""
+        self.last = self.current.metrics(step, ranks, exposed)
+        if self.last.relative_error is not None:
+            self.last_measured = self.last
         self.current = Step()
         return self.last

@@ -1,16 +1,16 @@
 """Slices in a learnt basis: compiled loops for few columns, which matrix products are too wide for, torch otherwise.
 
-Compiled or not, a sum has the same terms; torch's products add them in an order of their own, so that results are
-equal up to rounding. `reference.basis` says what the compiled loops compute.
+Torch's products add their terms in an order that depends on the processor and its library. What is rebuilt must be
+equal on all ranks: where the compiled loops are missing, `reference.basis` takes their place, with the same bits. A
+projection is a rank's own, so that torch's products may.
 """
-
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from thinwire.errors import CodecError
 from thinwire.kernels.native import native_for, threads_for
+from thinwire.kernels.reference import basis as reference
 
 MOST_COLUMNS = 16  # from there on, torch's products are as fast
 MOST_NUMBERS = 8192  # of a basis that stays in the first-level cache while slices are projected
@@ -22,7 +22,7 @@ def project(rows: Tensor, columns: Tensor, offset: Tensor | None, part: float, o
     given = [rows, columns, out] if offset is None else [rows, columns, out, offset]
     (count, length), kept = rows.shape, columns.shape[1]
     _expect(out.shape == (count, kept) and (offset is None or offset.shape == out.shape), given)
-    native = _native_for(columns, given, MOST_NUMBERS)
+    native = native_for(*given) if _narrow(columns, given, MOST_NUMBERS) else None
     if native is not None:
         shapes = (rows.data_ptr(), count, length, columns.data_ptr(), kept)
         native.basis_project(*shapes, _address(offset), part, out.data_ptr(), threads_for(rows.numel()))
@@ -52,17 +52,24 @@ def _rebuilt(q: Tensor, columns: Tensor, mean: Tensor | None, part: float, given
     large = [out, *(t for t in (mean, given) if t is not None)]
     _expect(columns.shape[1] == kept and all(t.shape == (count, length) for t in large), [q, columns, *large])
     lying = columns.t().is_contiguous()  # column after column
-    native = _native_for(columns, [q, columns.t() if lying else columns, *large], MOST_REBUILT)
-    if native is not None:
-        shapes = (q.data_ptr(), count, length, columns.data_ptr(), kept, lying)
-        held = (_address(mean), part, _address(given), out.data_ptr())
-        native.basis_rebuild(*shapes, *held, threads_for(out.numel()))
-    return native is not None
+    tensors = [q, columns.t() if lying else columns, *large]
+    if not _narrow(columns, tensors, MOST_REBUILT):
+        return False
+    native = native_for(*tensors)
+    if native is None:
+        rebuilt = reference.rebuild(q, columns, mean, part)
+        out.copy_(rebuilt) if given is None else torch.sub(given, rebuilt, out=out)
+        return True
+    shapes = (q.data_ptr(), count, length, columns.data_ptr(), kept, lying)
+    held = (_address(mean), part, _address(given), out.data_ptr())
+    native.basis_rebuild(*shapes, *held, threads_for(out.numel()))
+    return True
 
 
-def _native_for(columns: Tensor, tensors: list[Tensor], most: int) -> ModuleType | None:
-    narrow = 0 < columns.shape[1] <= MOST_COLUMNS and columns.numel() <= most
-    return native_for(*tensors) if narrow and all(t.dtype == torch.float32 for t in tensors) else None
+def _narrow(columns: Tensor, tensors: list[Tensor], most: int) -> bool:
+    """Whether the compiled loops are meant for this basis; the answer does not depend on their being there."""
+    few = 0 < columns.shape[1] <= MOST_COLUMNS and columns.numel() <= most
+    return few and all(t.dtype == torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors)
 
 
 def _expect(fits: bool, tensors: list[Tensor]) -> None:

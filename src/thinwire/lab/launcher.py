@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -14,20 +15,27 @@ from pathlib import Path
 from types import FrameType
 
 from thinwire.lab.cluster import Lab
-from thinwire.lab.rates import LabError, LabSpec
+from thinwire.lab.rates import LabError, LabSpec, show_rate
 
 _COLOURS = (36, 33, 32, 35, 34, 31)
 _TORCHRUN = Path(__file__).with_name("torchrun_host.py")
 
 
-def run(spec: LabSpec, argv: Sequence[str], procs_per_host: int = 1, grace: float = 10.0) -> int:
+def run(
+    spec: LabSpec,
+    argv: Sequence[str],
+    procs_per_host: int = 1,
+    grace: float = 10.0,
+    tell: Callable[[str], None] | None = None,
+) -> int:
     """Makes a lab, runs a script in it, takes the lab down; the exit code is the script's.
 
-    After SIGINT, SIGTERM or SIGHUP the hosts get SIGTERM and a moment to end; the code is then 128 + signal.
+    `tell` receives lines on what was made and what will run, before the script starts. After SIGINT, SIGTERM or SIGHUP
+    the hosts get SIGTERM and a moment to end; the code is then 128 + signal.
     """
     try:
         with _signals_raise(), Lab(spec.hosts, spec.links, spec.latency) as lab:
-            return lab.launch(argv, procs_per_host, grace=grace)
+            return launch(lab, argv, procs_per_host, grace=grace, tell=tell)
     except _Stopped as stopped:
         return 128 + stopped.signal
 
@@ -40,6 +48,7 @@ def launch(
     env: Mapping[str, str] | None = None,
     echo: Callable[[str], None] | None = None,
     grace: float = 10.0,
+    tell: Callable[[str], None] | None = None,
 ) -> int:
     """Runs `argv` (a script and its arguments, or `-m module ...`) on every host; the first failure's exit code, or 0.
 
@@ -48,6 +57,9 @@ def launch(
     """
     _check_script(argv, procs_per_host)
     port = 29500 if not lab.spec.is_loopback else _free_port()
+    if tell is not None:
+        for line in announcement(lab, port, argv, procs_per_host, env or {}):
+            tell(line)
     output = _Output(echo or _print_line)
     jobs: list[subprocess.Popen[bytes]] = []
     try:
@@ -144,16 +156,9 @@ def _start_host(
     own_fd = output.open_pipe(f"host{host}", 2)
     ranks = range(first, first + procs_per_host)
     rank_fds = [output.open_pipe(f"host{host} rank{rank}", _COLOURS[rank % len(_COLOURS)]) for rank in ranks]
-    options = {
-        "nnodes": lab.spec.hosts,
-        "node-rank": host,
-        "nproc-per-node": procs_per_host,
-        "master-addr": lab.address(0),
-        "master-port": port,
-        "local-addr": lab.address(host),
-        "log-dir": os.devnull,  # otherwise torchrun leaves a folder behind for each run
-    }
-    torchrun = [sys.executable, str(_TORCHRUN), *(f"--{name}={value}" for name, value in options.items())]
+    # without a folder for logs torchrun makes one for each run, and leaves it behind
+    options = [*_torchrun_options(lab, host, port, procs_per_host), f"--log-dir={os.devnull}"]
+    torchrun = [sys.executable, str(_TORCHRUN), *options]
     try:
         return lab.popen(
             host,
@@ -166,6 +171,47 @@ def _start_host(
     finally:
         for fd in (own_fd, *rank_fds):
             os.close(fd)
+
+
+def _torchrun_options(lab: Lab, host: int, port: int, procs_per_host: int) -> list[str]:
+    options = {
+        "nnodes": lab.spec.hosts,
+        "node-rank": host,
+        "nproc-per-node": procs_per_host,
+        "master-addr": lab.address(0),
+        "master-port": port,
+        "local-addr": lab.address(host),
+    }
+    return [f"--{name}={value}" for name, value in options.items()]
+
+
+def announcement(
+    lab: Lab, port: int, argv: Sequence[str], procs_per_host: int, env: Mapping[str, str]
+) -> Iterator[str]:
+    """Lines on the hosts, their links, the namespaces that were made, and the command that each host runs."""
+    spec = lab.spec
+    yield f"hosts: {spec.hosts}; ranks on each host: {procs_per_host}"
+    if spec.is_loopback:
+        yield "link none: all hosts are this machine and talk over its loopback; no network namespaces are made"
+    else:
+        yield f"links, in each direction: {_links(spec)}; latency {spec.latency}"
+        last = f" to host{spec.hosts - 1} {lab.address(spec.hosts - 1)}" if spec.hosts > 1 else ""
+        yield f"{spec.hosts + 1} network namespaces made: host0 {lab.address(0)}{last}, and the switch between them"
+    variables = [f"{name}={value}" for name, value in host_environment(lab, env).items()]
+    command = [*variables, "torchrun", *_torchrun_options(lab, 0, port, procs_per_host), *argv]
+    yield f"host0 runs: {shlex.join(command)}"
+    if spec.hosts > 1:
+        yield "the others run the same with a --node-rank and a --local-addr of their own"
+
+
+def _links(spec: LabSpec) -> str:
+    """The rate of all links, or the hosts of each rate."""
+    hosts_of: dict[str, list[str]] = {}
+    for host, rate in enumerate(spec.rates):
+        hosts_of.setdefault(show_rate(rate), []).append(f"host{host}")
+    if len(hosts_of) == 1:
+        return next(iter(hosts_of))
+    return ", ".join(f"{rate} ({' '.join(hosts)})" for rate, hosts in hosts_of.items())
 
 
 def _wait(lab: Lab, jobs: Sequence["subprocess.Popen[bytes]"], output: _Output, grace: float) -> int:

@@ -15,6 +15,7 @@ from torch import distributed as dist
 
 from thinwire.errors import StateError
 
+_NEEDED = {"step", "ranks"}
 _NAME = re.compile(r"step(\d+)\.rank(\d+)\.pt")
 
 
@@ -48,11 +49,28 @@ def load_checkpoint(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str,
             f"there is no checkpoint to resume in {folder.absolute()}: looked for step<N>.rank0.pt to"
             f" step<N>.rank{ranks - 1}.pt of one step; give the folder of an earlier run or start without resuming."
         )
-    path = folder / f"step{max(common)}.rank{rank}.pt"
+    state, failure = None, ""
     try:
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        state = _read(folder / f"step{max(common)}.rank{rank}.pt", ranks)
+    except StateError as reason:
+        failure = str(reason)
+    failures = [failure]
+    if ranks > 1:  # a rank whose file is bad must not leave the others waiting
+        failures = [""] * ranks
+        dist.all_gather_object(failures, failure)
+    if any(failures):
+        raise StateError(failure or next(filter(None, failures)))
+    assert state is not None
+    return state
+
+
+def _read(path: Path, ranks: int) -> dict[str, Any]:
+    try:
+        state: Any = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as reason:  # torch.load raises whatever its unpickler meets
         raise StateError(f"{path} is not a readable checkpoint ({reason}); remove it to use an earlier one.") from None
+    if not isinstance(state, dict) or not state.keys() >= _NEEDED:
+        raise StateError(f"{path} is not a checkpoint of a recipe; remove it to use an earlier one.")
     if state["ranks"] != ranks:
         raise StateError(f"{path} comes from {state['ranks']} ranks and cannot be resumed on {ranks}; start as many.")
     return state

@@ -45,3 +45,10 @@ def evaluate(
         dist.all_reduce(sums)
     loss, right, predictions = sums.tolist()
     return Evaluation(loss=loss / predictions, accuracy=right / predictions)
+
+
+def guess_accuracy(part: Part, limit: int = 1000) -> float:
+    """The accuracy of always giving the most frequent answer, on at most `limit` examples, spread evenly."""
+    count = min(limit, len(part))
+    _, y = part.batch(torch.arange(count) * len(part) // count)
+    return y.flatten().bincount().max().item() / y.numel()

@@ -25,6 +25,13 @@ class Place:
             dist.all_reduce(total)
         return total.item() / self.ranks
 
+    def of_first_rank(self, value: float) -> float:
+        """The number that the first rank has."""
+        number = torch.tensor([value], dtype=torch.float64, device=self.device)
+        if self.ranks > 1:
+            dist.broadcast(number, 0)
+        return number.item()
+
 
 @contextmanager
 def joined_world(device: str | None = None) -> Iterator[Place]:

@@ -124,8 +124,10 @@ def make_optimizer(recipe: Recipe, model: nn.Module, plan: Plan | None = None) -
     return torch.optim.SGD(groups, lr=recipe.lr)
 
 
-def learning_rate(recipe: Recipe, step: int) -> float:
+def learning_rate(recipe: Recipe, step: float) -> float:
     """A function of the step alone, so that a resumed run needs no state: linear warm-up, then the schedule.
+
+    A run whose length is given in seconds is at step t * recipe.steps of this schedule when the share t has passed.
 
     cosine: (1 + cos(pi t)) / 2; step: 1, 1/10 from the half, 1/100 from three quarters; t is the share of steps done.
     """

@@ -1,6 +1,5 @@
 """Where a run leaves its figures: one JSON object a line, and a bar on the terminal."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -8,17 +7,20 @@ from typing import IO
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from thinwire.report.jsonl import line_error, read_lines, to_line
+
 Record = dict[str, object]
+WRITER = "thinwire train --metrics"
 
 
 def read_records(path: Path) -> list[Record]:
     """All complete records of a metrics file; a last line cut short by a crash is left out."""
     records: list[Record] = []
-    for line in path.read_text().splitlines():
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    for number, record in read_lines(path, WRITER):
+        step = record.get("step") if isinstance(record, dict) else None
+        if type(step) is not int:
+            raise line_error(path, number, "a record is an object with a whole number 'step'", WRITER)
+        records.append(record)
     return records
 
 
@@ -29,7 +31,7 @@ class Recorder:
     they describe are done again.
     """
 
-    def __init__(self, path: Path | None, *, steps: int, start: int, title: str, bar: bool) -> None:
+    def __init__(self, path: Path | None, *, steps: int | None, start: int, title: str, bar: bool) -> None:
         self._file: IO[str] | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +45,7 @@ class Recorder:
 
     def write(self, record: Mapping[str, object]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(record) + "\n")
+            self._file.write(to_line(record) + "\n")
             self._file.flush()
 
     def advance(self, step: int, record: Mapping[str, object] | None) -> None:

@@ -5,6 +5,7 @@ attached by `prepare`; the loop only keeps its state in checkpoints and its figu
 more than once does so inside one `joined_world()`, because torchrun lets a process join only once.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire import Plan
+from thinwire import Plan, StepMetrics
 from thinwire.errors import StateError
+from thinwire.recipes.budget import Budget, StepBudget, TimeBudget
 from thinwire.recipes.checkpoints import load_checkpoint, save_checkpoint
 from thinwire.recipes.data import Data, Part
 from thinwire.recipes.evaluation import Evaluation, evaluate
@@ -46,9 +48,9 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """What `prepare` may return to have its figures added to every record."""
+    """What `prepare` may return to have its figures added to every record: a handle, or something like it."""
 
-    def metrics(self) -> dict[str, object]: ...
+    def metrics(self) -> StepMetrics | Mapping[str, object] | None: ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class TrainedModel:
 def train(
     recipe: Recipe,
     *,
+    seconds: float | None = None,
     prepare: Callable[[nn.Module], object] | None = None,
     on_step: Callable[[int], bool | None] | None = None,
     on_record: Callable[[Record], None] | None = None,
@@ -79,7 +82,7 @@ def train(
     ddp_options: Mapping[str, Any] | None = None,
     plan: Plan | None = None,
 ) -> TrainedModel:
-    """Trains the recipe on all ranks of this job.
+    """Trains the recipe on all ranks of this job: its steps, or as many as fit into `seconds` of training.
 
     `prepare(model)` may attach a compressor; the model is a DistributedDataParallel if there are several ranks.
     `on_step(steps done)` ends the run by returning True, on all ranks at the same step. `on_record` gets every record.
@@ -92,12 +95,14 @@ def train(
         batches = Batches(data.train, batch=recipe.batch, seed=recipe.seed, rank=place.rank, ranks=place.ranks)
         run = _Run(recipe, fresh_model(recipe, data), place, prepare, ddp_options or {}, plan)
         first = run.restore(Path(resume)) if resume is not None else 0
-        with run.recorder(metrics, first, progress) as recorder:
-            for step in range(first, recipe.steps):
-                loss = run.take_step(step, *batches.at(step))
+        budget = run.budget(first, seconds)
+        with run.recorder(metrics, first, budget.total_steps, progress) as recorder:
+            for step in itertools.count(first):
+                loss = run.take_step(budget.schedule_step, *batches.at(step))
                 done = step + 1
-                last = done == recipe.steps or (on_step is not None and on_step(done) is True)
-                result = run.evaluate(data.test) if last or _is_due(done, recipe.evaluate_every) else None
+                budget.count(done)
+                last = (on_step is not None and on_step(done) is True) or budget.is_over
+                result = run.evaluate(data.test) if last or budget.evaluates else None
                 log = result is not None or _is_due(done, recipe.log_every)
                 record = run.record(done, loss, result) if log else None
                 recorder.advance(done, record)
@@ -107,7 +112,7 @@ def train(
                     run.save(Path(checkpoint), done)
                 if last:
                     break
-    assert result is not None  # the last step is evaluated, and restore() refuses a run without steps
+    assert result is not None  # the last step is evaluated, and budget() refuses a run without steps
     return TrainedModel(run.model, done, result.accuracy, result.loss, run.clock.read(), run.records)
 
 
@@ -138,18 +143,31 @@ class _Run:
         self.precision = torch.float16 if kind == "cuda" else torch.bfloat16
         self.scaler = torch.amp.GradScaler(kind, enabled=recipe.amp and kind == "cuda")
         self.clock = Clock(place.device)
+        self.lr = recipe.lr
         self.records: list[Record] = []
         self.logged = (0, 0.0)  # step and time of the last record
 
-    def recorder(self, metrics: str | Path | None, first: int, progress: bool) -> Recorder:
+    def budget(self, first: int, seconds: float | None) -> Budget:
+        """What is left to do of a run that has done `first` steps; refused if that is nothing."""
+        if seconds is None:
+            if first >= self.recipe.steps:
+                raise StateError(f"the run has done its {first} steps; give more than {first} to go on.")
+            return StepBudget(self.recipe, first)
+        budget = TimeBudget(self.recipe, seconds, self.clock, self.place)
+        if budget.is_over:
+            raise StateError(f"the run has trained for its {seconds:g} seconds; give more than {seconds:g} to go on.")
+        return budget
+
+    def recorder(self, metrics: str | Path | None, first: int, steps: int | None, progress: bool) -> Recorder:
         """The file of metrics and the bar on the first rank, nothing on the others."""
         here = self.place.rank == 0
         path = Path(metrics) if metrics is not None and here else None
-        return Recorder(path, steps=self.recipe.steps, start=first, title=self.recipe.model, bar=progress and here)
+        return Recorder(path, steps=steps, start=first, title=self.recipe.model, bar=progress and here)
 
-    def take_step(self, step: int, x: Tensor, y: Tensor) -> Tensor:
+    def take_step(self, schedule_step: float, x: Tensor, y: Tensor) -> Tensor:
         """Forward, backward (in which DistributedDataParallel averages the gradients), update; returns the loss."""
-        set_learning_rate(self.optimizer, learning_rate(self.recipe, step))
+        self.lr = learning_rate(self.recipe, schedule_step)
+        set_learning_rate(self.optimizer, self.lr)
         with torch.autocast(self.place.device.type, self.precision, enabled=self.recipe.amp):
             loss = loss_of(self.parallel, x.to(self.place.device), y.to(self.place.device))
         self.optimizer.zero_grad()
@@ -173,9 +191,10 @@ class _Run:
         self.logged = (done, now)
         each = (now - seconds) / (done - step)
         samples = self.recipe.batch * self.place.ranks
-        record: Record = dict(self.compressor.metrics()) if isinstance(self.compressor, Measured) else {}
+        last = self.compressor.metrics() if isinstance(self.compressor, Measured) else None
+        record: Record = last.to_dict() if isinstance(last, StepMetrics) else dict(last or {})
         record |= {"step": done, "loss": self.place.mean(loss), "time": now, "step_time": each}
-        record |= {"samples_per_s": samples / each, "lr": learning_rate(self.recipe, done - 1)}
+        record |= {"samples_per_s": samples / each, "lr": self.lr}
         if result is not None:
             record |= {"test_loss": result.loss, "test_accuracy": result.accuracy}
         self.records.append(record)
@@ -204,16 +223,15 @@ class _Run:
         if differing:
             values = ", ".join(f"{n}={state['recipe'].get(n)!r} there, {ours[n]!r} here" for n in differing)
             raise StateError(f"the checkpoint in {folder} belongs to another recipe ({values}); resume with its own.")
-        if done >= self.recipe.steps:
-            raise StateError(f"the run in {folder} has done its {done} steps; give more than {done} to go on.")
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        torch.set_rng_state(state["random"])
+        # first, because it is the one that compares the ranks and may refuse
         if isinstance(self.compressor, Stateful):
             self.compressor.load_state_dict(state["extra"])
         elif state["extra"]:
             raise StateError(f"the checkpoint in {folder} holds a compressor's state; attach the same one to resume.")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        torch.set_rng_state(state["random"])
         self.clock = Clock(self.place.device, state["seconds"])
         self.logged = (done, state["seconds"])
         return done

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from thinwire.report.palette import Look, looks_for
 from thinwire.report.record import Layer, RunLog, Step, read_results
-from thinwire.report.standings import Standing, standings
+from thinwire.report.standings import PLAIN, Standing, plain_standing, standings
 
 MAX_POINTS = 250  # of a curve: more cannot be told apart, and every one makes the page larger
 
@@ -16,7 +16,7 @@ MAX_POINTS = 250  # of a curve: more cannot be told apart, and every one makes t
 class Point:
     """A place on a curve: the means over the seeds, and the lowest and highest of them."""
 
-    step: int
+    step: int  # or the number of the evaluation
     x: float
     y: float
     low: float
@@ -39,8 +39,16 @@ class Contender:
         return self.standing.label
 
     def accuracy_by_time(self) -> list[Point]:
-        """Accuracy on the test part against seconds of training."""
-        runs = [{e.step: (e.seconds, e.accuracy) for e in log.evals} for log in self._drawn()]
+        """Accuracy on the test part against seconds of training.
+
+        Seeds that train for equal time make different numbers of steps: there the first evaluation of one is drawn
+        together with the first of the others, and so on.
+        """
+        by_order = self.logs[0].run.mode == "seconds"
+        runs = [
+            {order if by_order else e.step: (e.seconds, e.accuracy) for order, e in enumerate(log.evals)}
+            for log in self._drawn()
+        ]
         return over_seeds(runs)
 
     def loss_by_bytes(self) -> list[Point]:
@@ -87,8 +95,15 @@ def read_contenders(results: Path) -> list[Contender]:
     """The contenders of a file of results, in the order in which they were begun."""
     logs = read_results(results)
     rows = standings(logs)
-    looks = looks_for([row.label for row in rows])
+    labels = [row.label for row in rows]
+    looks = looks_for(labels, next((label for label in PLAIN if label in labels), None))
     return [Contender(tuple(log for log in logs if log.run.label == r.label), r, looks[r.label]) for r in rows]
+
+
+def plain_contender(contenders: Sequence[Contender]) -> Contender | None:
+    """Uncompressed training, which the others are measured against."""
+    plain = plain_standing([c.standing for c in contenders])
+    return next((c for c in contenders if c.standing is plain), None) if plain is not None else None
 
 
 def over_seeds(runs: Sequence[dict[int, tuple[float, float]]]) -> list[Point]:

@@ -24,6 +24,7 @@ Figure = dict[str, Any]
 
 TEXT_ALONE = "%{text}<extra></extra>"  # labels stand in the text, where plotly does not look for more templates
 HATCHED = {"fillmode": "overlay", "fgcolor": "@surface", "size": 7, "solidity": 0.25}
+OUTLINE = {"fillmode": "overlay", "fgcolor": "@muted", "size": 7, "solidity": 0.1}
 
 
 def accuracy_figure(contenders: Sequence[Contender]) -> Figure:
@@ -31,12 +32,14 @@ def accuracy_figure(contenders: Sequence[Contender]) -> Figure:
     traces = []
     for place, c in enumerate(contenders):
         points = [p.in_units(y=0.01) for p in c.accuracy_by_time()]
-        says = [
-            f"step {p.step}, {show_seconds(p.x)}<br>accuracy {show_percent(p.y / 100)}{_range(c, p, '%')}"
-            for p in points
-        ]
+        says = [f"after {show_seconds(p.x)}<br>accuracy {show_percent(p.y / 100)}{_range(c, p, '%')}" for p in points]
         traces += curve_traces(c, place, points, says, markers=True)
-    return _figure(traces, height=430, x=_axis("Seconds of training"), y=_axis(), titles=[("Test accuracy, %", 1.0)])
+    x = _axis("Seconds of training", rangemode="tozero")
+    figure = _figure(traces, height=430, x=x, y=_axis(), titles=[("Test accuracy, %", 1.0)])
+    target = contenders[0].logs[0].run.target_accuracy if contenders else None
+    if target is not None:
+        figure["layout"]["shapes"] = [_line(x0=0, x1=1, xref="paper", y0=100 * target, y1=100 * target)]
+    return figure
 
 
 def loss_figure(contenders: Sequence[Contender]) -> Figure:
@@ -78,54 +81,75 @@ def curve_traces(c: Contender, place: int, points: Sequence[Point], says: list[s
 
 
 def speed_figure(contenders: Sequence[Contender]) -> Figure:
-    """Speed-up of the whole training over the uncompressed one; who loses is hatched and says so."""
+    """Speed-up of the whole training over the uncompressed one; who loses is hatched, who does not count is empty."""
     rows = ranked(contenders, lambda s: s.speed_up)
     ups = [c.standing.speed_up or 0.0 for c in rows]
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "y": list(range(len(rows))),
-        "x": ups,
-        "width": 0.68,
-        "marker": {
-            "color": [f"@{c.look.token}" if up >= 1 else "@bad" for c, up in zip(rows, ups, strict=True)],
-            "pattern": {**HATCHED, "shape": ["" if up >= 1 else "/" for up in ups]},
-        },
-        "hovertext": [
-            f"<b>{escape(c.label)}</b><br>mean step {show_seconds(c.standing.mean_seconds)}<br>speed-up {up:.3f}"
-            f"<br>of the median step {show_times(c.standing.steady_speed_up)}"
-            for c, up in zip(rows, ups, strict=True)
-        ],
-        "hoverinfo": "text",
-        "showlegend": False,
-    }
+    counted = {"y": [], "x": [], "marker": {"color": [], "pattern": {**HATCHED, "shape": []}}, "hovertext": []}
+    empty = {"y": [], "x": [], "marker": _empty_bar(), "hovertext": []}
+    for place, (c, up) in enumerate(zip(rows, ups, strict=True)):
+        bars: Figure = empty if c.standing.shortfall else counted
+        bars["y"].append(place)
+        bars["x"].append(up)
+        bars["hovertext"].append(_speed_hover(c, up))
+        if bars is counted:
+            bars["marker"]["color"].append(f"@{c.look.token}")
+            bars["marker"]["pattern"]["shape"].append("" if up >= 1 else "/")
+    shared = {"type": "bar", "orientation": "h", "width": 0.68, "hoverinfo": "text", "showlegend": False}
     # Beside the bar, or beside the line at 1 for those who do not reach it.
     words = {
         "type": "scatter",
         "mode": "text",
         "x": [max(up, 1.0) for up in ups],
-        "y": bars["y"],
-        "text": [f" {show_times(up)}{' slower' if up < 1 else ''}" for up in ups],
+        "y": list(range(len(rows))),
+        "text": [f" {show_times(up)}{' slower' * (up < 1)}{_short_reason(c)}" for c, up in zip(rows, ups, strict=True)],
         "textposition": "middle right",
-        "textfont": {"color": ["@text" if up >= 1 else "@bad" for up in ups]},
+        "textfont": {"color": ["@muted" if c.standing.shortfall else "@text" for c in rows]},
         "hoverinfo": "skip",
         "showlegend": False,
     }
-    x = _axis("Times as fast as uncompressed", range=[0, 1.35 * max([1.0, *ups])], fixedrange=True)
-    figure = _figure([bars, words], height=_bars_height(rows), x=x, y=_rows_axis(rows))
-    line = {"color": "@muted", "width": 1.5, "dash": "dash"}
-    figure["layout"]["shapes"] = [{"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": line}]
+    room = 1.9 if empty["x"] else 1.35  # for the words beside the longest bar
+    x = _axis("Times as fast as uncompressed", range=[0, room * max([1.0, *ups])], fixedrange=True)
+    figure = _figure(
+        [{**shared, **counted}, {**shared, **empty}, words], height=_bars_height(rows), x=x, y=_rows_axis(rows)
+    )
+    figure["layout"]["shapes"] = [_line(x0=1, x1=1, y0=0, y1=1, yref="paper")]
+    figure["layout"]["barmode"] = "overlay"
     return figure
 
 
+def _empty_bar() -> Figure:
+    """The marker of speed that does not count: no colour, because colours are codecs."""
+    return {"color": "@surface", "line": {"color": "@muted", "width": 1}, "pattern": {**OUTLINE, "shape": "/"}}
+
+
+def _short_reason(c: Contender) -> str:
+    """The accuracy of one that does not count, beside its bar; the reason in full stands in the table."""
+    s = c.standing
+    if not s.shortfall:
+        return ""
+    return f", accuracy {100 * s.accuracy.mean:.1f} %" if s.accuracy else ", no accuracy"
+
+
+def _speed_hover(c: Contender, up: float) -> str:
+    lines = [
+        f"<b>{escape(c.label)}</b>",
+        f"mean step {show_seconds(c.standing.mean_seconds)}",
+        f"speed-up {up:.3f}",
+        f"of the median step {show_times(c.standing.steady_speed_up)}",
+        escape(f"does not count: {c.standing.shortfall}") if c.standing.shortfall else "",
+    ]
+    return "<br>".join(filter(None, lines))
+
+
 def parts_figure(contenders: Sequence[Contender]) -> Figure:
-    """Where the step goes, as stacked bars, the shortest step on top."""
+    """Where the step goes, as stacked bars, the shortest step on top; a colour is a codec, a texture a part."""
     rows = ranked(contenders, lambda s: -s.step_seconds if s.step_seconds is not None else None)
     parts = [c.where_step_goes() for c in rows]
     traces = []
-    for part, (says, colour, pattern, _) in PARTS.items():
+    for part, (says, pattern, _, is_pale) in PARTS.items():
         if not any(part in row for row in parts):
             continue
+        colours = [f"@{c.look.token}{'-pale' * is_pale}" for c in rows]
         traces.append({
             "type": "bar",
             "orientation": "h",
@@ -133,14 +157,14 @@ def parts_figure(contenders: Sequence[Contender]) -> Figure:
             "y": list(range(len(rows))),
             "x": [row.get(part) for row in parts],
             "width": 0.68,
-            "marker": {"color": f"@{colour}", "pattern": {**HATCHED, "shape": pattern}},
+            "marker": {"color": colours, "pattern": {**HATCHED, "shape": pattern}},
             "hovertext": [_part_hover(c, says, row.get(part)) for c, row in zip(rows, parts, strict=True)],
             "hoverinfo": "text",
+            "showlegend": False,  # plotly's would show the colour of one codec; the page has its own
         })  # fmt: skip
     x = _axis("Seconds of a step (median)", fixedrange=True)
     figure = _figure(traces, height=_bars_height(rows), x=x, y=_rows_axis(rows))
-    legend = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "traceorder": "normal", "entrywidth": 112}
-    figure["layout"] |= {"barmode": "stack", "legend": legend}
+    figure["layout"]["barmode"] = "stack"
     return figure
 
 
@@ -200,6 +224,10 @@ def _layer_hover(c: Contender) -> list[str]:
             f"relative error {'not measured' if error is None else significant(error)}"
         )
     return texts
+
+
+def _line(**ends: Any) -> Figure:
+    return {"type": "line", **ends, "line": {"color": "@muted", "width": 1.5, "dash": "dash"}}
 
 
 def _axis(title: str = "", **options: Any) -> Figure:

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from thinwire.report.contenders import Contender, read_contenders
+from thinwire.report.contenders import Contender, plain_contender, read_contenders
 from thinwire.report.record import Run
-from thinwire.report.tables import EQUAL_ACCURACY, is_equal, machine_words, plain_contender, show_spread
+from thinwire.report.standings import ranking
+from thinwire.report.tables import machine_words, show_spread
+from thinwire.report.verdict import EQUAL_ACCURACY
 from thinwire.report.wording import show_bytes, show_seconds, show_times
 
 SHOWN_OF_RECIPE = ("model", "model_options", "data", "batch", "steps", "optimizer", "lr", "momentum", "schedule")
@@ -33,11 +35,12 @@ def circumstances(runs: Sequence[Run]) -> str:
         return ""
     run, seeds = runs[0], len({r.seed for r in runs})
     recipe = ", ".join(f"{key} {_option(run.recipe[key])}" for key in SHOWN_OF_RECIPE if run.recipe.get(key))
+    equal = "equal steps" if run.seconds is None else f"{run.seconds:g} s of training"
     return (
         f"{run.parameters:,} parameters, {run.ranks} ranks, {seeds} seed{'s' * (seeds > 1)}; {recipe}.\n\n"
         "*Mean step* is the whole training divided by its steps, a codec's warm-up included, and *speed-up* compares"
         "\nthese means; *median step* is the steady state. *Sent* is the TCP payload of one rank, *ratio* the bytes of"
-        "\nan fp32 ring against it. Accuracy is that of the test part after equal steps, mean ± standard deviation over"
+        f"\nan fp32 ring against it. Accuracy is that of the test part after {equal}, mean ± standard deviation over"
         "\nthe seeds, with the points above or below uncompressed training. A codec marked † has the momentum itself;"
         "\nthe optimiser then has none for what it compresses."
     )
@@ -50,26 +53,30 @@ def _option(value: object) -> str:
 
 
 COLUMNS: Mapping[str, Callable[[Contender, Contender | None], str]] = {
-    "mean step": lambda c, plain: show_seconds(c.standing.mean_seconds),
-    "speed-up": lambda c, plain: show_times(c.standing.speed_up),
-    "median step": lambda c, plain: show_seconds(c.standing.step_seconds),
-    "speed-up of it": lambda c, plain: show_times(c.standing.steady_speed_up),
-    "sent a step": lambda c, plain: show_bytes(c.standing.bytes_per_step),
-    "ratio": lambda c, plain: show_times(c.standing.wire_ratio),
     "accuracy": lambda c, plain: show_spread(c.standing.accuracy, 100, 2, " %"),
     "points": lambda c, plain: "" if c is plain else points(c, plain),
+    "to target": lambda c, plain: show_seconds(c.standing.seconds_to_target),
+    "speed-up": lambda c, plain: show_times(c.standing.speed_up),
+    "ratio": lambda c, plain: show_times(c.standing.wire_ratio),
+    "sent a step": lambda c, plain: show_bytes(c.standing.bytes_per_step),
+    "steps": lambda c, plain: "–" if c.standing.steps is None else f"{c.standing.steps:.0f}",
+    "mean step": lambda c, plain: show_seconds(c.standing.mean_seconds),
+    "median step": lambda c, plain: show_seconds(c.standing.step_seconds),
+    "speed-up of it": lambda c, plain: show_times(c.standing.steady_speed_up),
 }
 
 
 def table(contenders: Sequence[Contender]) -> str:
-    """One row a contender, fastest first; failed ones last."""
+    """One row a contender, in the order of the page; a column for the target only where there is one."""
     if not contenders:
         return ""
     plain = plain_contender(contenders)
-    rows = sorted(contenders, key=lambda c: (c.standing.mean_seconds is None, c.standing.mean_seconds or 0.0))
-    lines = [" | ".join(["codec", *COLUMNS]), "|".join(["---", *("--:" for _ in COLUMNS)])]
-    for c in rows:
-        cells = [cell(c, plain) for cell in COLUMNS.values()] if c.standing.runs else ["failed", *[""] * 7]
+    has_target = contenders[0].logs[0].run.target_accuracy is not None
+    columns = {name: cell for name, cell in COLUMNS.items() if has_target or name != "to target"}
+    lines = [" | ".join(["codec", *columns]), "|".join(["---", *("--:" for _ in columns)])]
+    for c in sorted(contenders, key=lambda c: ranking(c.standing)):
+        failed = ["failed", *[""] * (len(columns) - 1)]
+        cells = [cell(c, plain) for cell in columns.values()] if c.standing.runs else failed
         lines.append(" | ".join([_codec(c), *cells]))
     return "\n".join(f"| {line} |" if "---" not in line else f"|{line}|" for line in lines)
 
@@ -92,17 +99,19 @@ def losing_cases(contenders: Sequence[Contender]) -> list[str]:
     found = []
     for c in contenders:
         s = c.standing
-        base = plain.standing.accuracy if plain and plain is not c else None
         if s.error:
             found.append(f"{_codec(c)} failed: {s.error}")
         if c is not plain and s.speed_up is not None and s.speed_up < 1:
             found.append(f"{_codec(c)} is slower than uncompressed training: {show_times(s.speed_up)} its speed.")
-        if base is not None and s.accuracy is not None and not is_equal(s.accuracy, base):
-            lost = points(c, plain).lstrip("−")
-            found.append(f"{_codec(c)} loses {lost} points of accuracy.")
+        if s.shortfall:
+            found.append(f"{_codec(c)} does not count: {s.shortfall}.")
         found += [f"{log.run.run} is not finished." for log in c.logs if log.summary is None]
-    rule = f"Slower than uncompressed training, or more than {100 * EQUAL_ACCURACY:g} points less accurate:"
-    return ["## Who loses", rule, "\n".join(f"- {line}" for line in found) or "- nobody"] if contenders else []
+    if not contenders:
+        return []
+    equal_time = contenders[0].logs[0].run.mode == "seconds"
+    less = "less" if equal_time else f"more than {100 * EQUAL_ACCURACY:g} points less"
+    rule = f"Slower than uncompressed training, or {less} accurate:"
+    return ["## Who loses", rule, "\n".join(f"- {line}" for line in found) or "- nobody"]
 
 
 def repeat(runs: Sequence[Run]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 
 from thinwire._version import __version__
+from thinwire.report.cards import headline_cards
 from thinwire.report.contenders import Contender, ranked, read_contenders
 from thinwire.report.extras import drawing_library
 from thinwire.report.figures import (
@@ -19,9 +20,9 @@ from thinwire.report.figures import (
     parts_figure,
     speed_figure,
 )
-from thinwire.report.palette import DARK, DARK_THEME, DASHES, LIGHT, LIGHT_THEME
+from thinwire.report.palette import DARK, DARK_THEME, DASHES, LIGHT, LIGHT_THEME, PALE, PARTS
 from thinwire.report.plots import export_plots
-from thinwire.report.tables import facts, final_table, headline_cards, notices, subtitle
+from thinwire.report.tables import facts, final_table, notices, subtitle
 from thinwire.report.wording import show_bytes, show_percent, show_seconds, show_times
 
 __all__ = ["export_plots", "write_page"]
@@ -82,7 +83,8 @@ def theme_style() -> str:
     def rules(theme: dict[str, str], hues: Sequence[str], scheme: str) -> str:
         lines = {f"c{i}": hue for i, hue in enumerate(hues)}
         bands = {f"c{i}-band": f"{hue}2e" for i, hue in enumerate(hues)}
-        variables = "".join(f"--{name}: {colour}; " for name, colour in (theme | lines | bands).items())
+        pale = {f"{name}-pale": f"{colour}{round(255 * PALE):02x}" for name, colour in (theme | lines).items()}
+        variables = "".join(f"--{name}: {colour}; " for name, colour in (theme | lines | bands | pale).items())
         return f"color-scheme: {scheme}; {variables}"
 
     light = rules(LIGHT_THEME, LIGHT, "light") + '--other-theme: "☾ Dark";'
@@ -127,14 +129,16 @@ def bar_panels(contenders: Sequence[Contender]) -> list[Panel]:
     panels = [
         Panel(
             "speed", "Speed-up over no compression", "The whole training, warm-up included, against "
-            "the uncompressed one (the dashed line). Hatched bars lose.",
+            "the uncompressed one (the dashed line). Hatched bars lose; empty ones do not count, because the model "
+            "learnt less.",
             "Speed-up of the training over uncompressed training: "
             + each(speeds, lambda c: show_times(c.standing.speed_up)),
             speed_figure(contenders),
         ),
         Panel(
             "parts", "Where the step goes", "The backward pass hides part of the work on gradients; shown is what "
-            "it does not hide, divided in the proportion of all the work.",
+            "it does not hide, divided in the proportion of all the work. A colour is a codec, a texture is a part."
+            + texture_legend(contenders),
             "Seconds of a step by part: "
             + each(contenders, lambda c: ", ".join(f"{k} {show_seconds(v)}" for k, v in c.where_step_goes().items())),
             parts_figure(contenders),
@@ -144,19 +148,28 @@ def bar_panels(contenders: Sequence[Contender]) -> list[Panel]:
     return [panel for panel in panels if filled[panel.name]]
 
 
+def texture_legend(contenders: Sequence[Contender]) -> str:
+    """The parts of a step that are drawn, without the colour of a codec."""
+    drawn = {part for c in contenders for part in c.where_step_goes()}
+    keys = [f'<span><i class="{part.replace(" ", "-")}"></i>{PARTS[part][0]}</span>' for part in PARTS if part in drawn]
+    return f'<span class="textures">{"".join(keys)}</span>'
+
+
 def each(contenders: Sequence[Contender], figure: Callable[[Contender], str]) -> str:
     """One figure of everyone who has it, as a sentence."""
     return "; ".join(f"{c.label} {shown}" for c in contenders if (shown := figure(c))) + "."
 
 
 def plots_html(contenders: Sequence[Contender], curves: Sequence[Panel], bars: Sequence[Panel]) -> str:
-    """Bars first, because they answer the first question; the chips stay in view above the curves."""
+    """Accuracy first, because it decides; the chips stay in view above all plots, as their legend."""
+    first = [panel for panel in curves if panel.name == "accuracy"]
     both = "\n".join(panel.html() for panel in bars)
     pair = f'<div class="pair">{both}</div>' if len(bars) == 2 else both
     drawn = {trace["meta"] for panel in curves for trace in panel.figure["data"]}
     chips = "".join(chip_html(place, c) for place, c in enumerate(contenders) if place in drawn)
     legend = f'<div class="chips" role="group" aria-label="Show or hide codecs">{chips}</div>' if chips else ""
-    return "\n".join([pair, f"<div>{legend}{''.join(panel.html() for panel in curves)}</div>" if curves else ""])
+    rest = [panel.html() for panel in curves if panel not in first]
+    return "\n".join(["<div>", legend, *(panel.html() for panel in first), pair, *rest, "</div>"])
 
 
 def chip_html(place: int, c: Contender) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from thinwire.report.contenders import Contender, Point, ranked, read_contenders
 from thinwire.report.extras import drawing_library
-from thinwire.report.palette import DASHES, LIGHT, LIGHT_THEME, MARKERS, PARTS
+from thinwire.report.palette import DASHES, LIGHT, LIGHT_THEME, MARKERS, PALE, PARTS
 from thinwire.report.wording import row_names, shortened, show_times
 
 STYLE = {
@@ -86,11 +86,15 @@ def draw_speed(figure: Any, contenders: Sequence[Contender]) -> bool:
         axes.barh(
             place,
             up,
-            color=LIGHT[c.look.hue] if up >= 1 else LIGHT_THEME["bad"],
-            hatch="" if up >= 1 else "//",
+            color="none" if c.standing.shortfall else LIGHT[c.look.hue],
+            edgecolor=LIGHT_THEME["muted"] if c.standing.shortfall else LIGHT[c.look.hue],
+            hatch="//" if c.standing.shortfall or up < 1 else "",
             height=0.7,
         )
-        axes.text(max(up, 1.0), place, f" {show_times(up)}{' slower' * (up < 1)}", va="center")
+        reason = f" ({c.standing.shortfall})" if c.standing.shortfall else ""
+        grey = LIGHT_THEME["muted" if reason else "text"]
+        words = f" {show_times(up)}{' slower' * (up < 1)}{reason}"
+        axes.text(max(up, 1.0), place, literal(words), va="center", color=grey)
     axes.axvline(1, color=LIGHT_THEME["muted"], linestyle="--", linewidth=1)
     axes.set_xlabel("Times as fast as uncompressed")
     name_rows(axes, rows)
@@ -102,17 +106,18 @@ def draw_parts(figure: Any, contenders: Sequence[Contender]) -> bool:
     axes = figure.subplots()
     parts = [c.where_step_goes() for c in rows]
     starts = [0.0] * len(rows)
-    for part, (says, colour, _, hatch) in PARTS.items():
+    for part, (says, _, hatch, is_pale) in PARTS.items():
         if any(part in row for row in parts):
             widths = [row.get(part, 0.0) for row in parts]
-            axes.barh(
-                range(len(rows)), widths, left=starts, color=LIGHT_THEME[colour], hatch=hatch, label=says, height=0.7
-            )
+            opacity = PALE if is_pale else 1.0
+            colours = [(LIGHT[c.look.hue], opacity) for c in rows]
+            axes.barh(range(len(rows)), widths, left=starts, color=colours, hatch=hatch, height=0.7)
+            axes.barh([0], [0.0], color=[(LIGHT_THEME["muted"], opacity)], hatch=hatch, label=says)  # for the legend
             starts = [start + width for start, width in zip(starts, widths, strict=True)]
     axes.set_xlabel("Seconds of a step (median)")
     name_rows(axes, rows)
     if rows:
-        figure.legend(loc="outside upper center", ncols=len(PARTS))
+        figure.legend(loc="outside upper center", ncols=3)
     return bool(rows)
 
 

@@ -13,19 +13,16 @@ training (evaluation and checkpoints stop the clock), bytes are what one rank se
 A run that was begun twice (a comparison that was stopped and resumed) counts from its last beginning.
 """
 
-import json
-import math
-import types
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar
 
-from thinwire.errors import ThinwireError
+from thinwire.report import jsonl
+from thinwire.report.jsonl import RecordError as RecordError
+from thinwire.report.jsonl import build, line_error, read_lines
 
-
-class RecordError(ThinwireError, ValueError):
-    """A file of results that cannot be read or is not one."""
+WRITER = "thinwire compare"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +48,9 @@ class Run:
     versions: dict[str, str]  # thinwire, torch, python
     machine: dict[str, Any]  # system, processor, cores, memory_bytes, native (compiled kernels are there)
     started: str  # ISO 8601 with time zone
+    mode: str = "steps"  # what is equal for all runs of the comparison: "steps", or "seconds" of training
+    seconds: float | None = None  # of training, after which the run ends; null in the mode "steps"
+    guess_accuracy: float | None = None  # of always giving the most frequent answer
     momentum: str = "optimiser"  # or "chain", if the codec has it; the optimiser then has none for these parameters
 
 
@@ -171,44 +171,37 @@ class RunLog:
 
 def to_line(record: Record) -> str:
     """The record as one line of JSON."""
-    return json.dumps(_finite({"kind": record.kind, **asdict(record)}), allow_nan=False)
+    return jsonl.to_line({"kind": record.kind, **asdict(record)})
 
 
 def from_dict(given: Any) -> Record:
     """A record from what JSON gave; RecordError says which field is missing or of the wrong type."""
-    if not isinstance(given, dict) or given.get("kind") not in KINDS:
+    if not isinstance(given, dict) or str(given.get("kind")) not in KINDS:
         found = repr(given.get("kind")) if isinstance(given, dict) else type(given).__name__
         raise RecordError(f"a record's kind is one of {', '.join(KINDS)}, not {found}")
-    record: Record = _built(KINDS[given["kind"]], given)
+    record: Record = build(KINDS[given["kind"]], given)
     return record
 
 
 def read_results(path: str | Path) -> list[RunLog]:
     """The runs of a file of results, in the order in which they were begun.
 
-    A last line that was cut short is left out; anything else that is no record is an error with its line number.
+    A last line that was cut short is left out; anything else that is not a record is an error with its line number.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as reason:
-        raise RecordError(f"cannot read the results {path}: {_cause(reason)}.") from reason
     logs: dict[str, RunLog] = {}
-    for number, line in enumerate(lines, 1):
+    for number, given in read_lines(path, WRITER):
         try:
-            record = from_dict(json.loads(line))
-        except json.JSONDecodeError:
-            if number == len(lines):
-                break
-            raise RecordError(f"{path}, line {number}: not JSON; give a file that `thinwire compare` wrote.") from None
-        except RecordError as reason:
-            raise RecordError(f"{path}, line {number}: {reason}; give a file that `thinwire compare` wrote.") from None
+            record = from_dict(given)
+        except RecordError as wrong:
+            raise line_error(path, number, wrong, WRITER) from None
         if isinstance(record, Run):
             logs.pop(record.run, None)
             logs[record.run] = RunLog(record)
         elif record.run in logs:
             logs[record.run].add(record)
         else:
-            raise RecordError(f"{path}, line {number}: a {record.kind} of the run {record.run!r}, which never began.")
+            reason = f"a {record.kind} of the run {record.run!r}, which never began"
+            raise line_error(path, number, reason, WRITER)
     return list(logs.values())
 
 
@@ -239,44 +232,3 @@ def _end_last_line(path: Path) -> None:
     """Remove a line that was cut short, so that what follows begins on its own."""
     if path.is_file() and (content := path.read_bytes()) and not content.endswith(b"\n"):
         path.write_bytes(content[: content.rfind(b"\n") + 1])
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: a loss that left the numbers becomes null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _built(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    """An instance of a record's class; fields that it does not know (of a later version) are left out."""
-    hints = get_type_hints(kind)
-    values = {}
-    for f in fields(kind):
-        if f.name in given:
-            values[f.name] = _checked(given[f.name], hints[f.name], f.name)
-        elif f.default is MISSING:
-            raise RecordError(f"a record of the kind {kind.__name__.lower()} needs the field {f.name!r}")
-    return kind(**values)
-
-
-def _checked(value: Any, hint: Any, name: str) -> Any:
-    """The value if it is of the declared type, with layers built on the way."""
-    if get_origin(hint) in (Union, types.UnionType):
-        if value is None and type(None) in get_args(hint):
-            return None
-        hint = next(option for option in get_args(hint) if option is not type(None))
-    origin = get_origin(hint) or hint
-    if origin is float and type(value) is int:
-        return float(value)
-    if not isinstance(value, origin) or (origin is int and isinstance(value, bool)):
-        raise RecordError(f"the field {name!r} must be {origin.__name__}, not {type(value).__name__}")
-    if hint == list[Layer]:
-        return [_built(Layer, item) for item in value if isinstance(item, dict)]
-    return value
-
-
-def _cause(reason: OSError | UnicodeDecodeError) -> str:
-    return (reason.strerror or str(reason)) if isinstance(reason, OSError) else "it is not text"

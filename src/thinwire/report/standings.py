@@ -4,7 +4,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from thinwire.report.record import RunLog, Summary
+from thinwire.report.record import Run, RunLog, Summary
+from thinwire.report.verdict import shortfall
+
+PLAIN = ("none", "ddp")  # what the others are measured against: the first of these that ended well
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,11 @@ class Standing:
     label: str
     codec: str
     baseline: bool
+    mode: str  # what is equal for all contenders: `steps`, or `seconds` of training
     runs: int  # that ended well
+    steps: float | None  # that were made
+    seconds: float | None  # of training
+    shortfall: str  # why its speed and bytes earn no praise; empty if they do
     error: str | None  # of a run that failed
     momentum: str  # in the `optimiser` or in the `chain`
     step_seconds: float | None  # median: the steady state
@@ -55,8 +62,23 @@ def standings(logs: Sequence[RunLog]) -> list[Standing]:
     by_label: dict[str, list[RunLog]] = {}
     for log in logs:
         by_label.setdefault(log.run.label, []).append(log)
-    plain = next((ended for label in ("none", "ddp") if (ended := _summaries(by_label.get(label, [])))), [])
-    return [_standing(runs, plain) for runs in by_label.values()]
+    plain = next((label for label in PLAIN if _summaries(by_label.get(label, []))), None)
+    return [_standing(runs, plain, by_label[plain] if plain is not None else []) for runs in by_label.values()]
+
+
+def ranking(row: Standing) -> tuple[bool, bool, float]:
+    """What to sort by, so that the best is first: by accuracy after equal time, by speed after equal steps.
+
+    Then come those that do not count, then those that failed.
+    """
+    accuracy = row.accuracy.mean if row.accuracy is not None else 0.0
+    figure = -accuracy if row.mode == "seconds" else row.mean_seconds or 0.0
+    return not row.runs, bool(row.shortfall), figure
+
+
+def plain_standing(rows: Sequence[Standing]) -> Standing | None:
+    """Uncompressed training, which the others are measured against."""
+    return next((row for label in PLAIN for row in rows if row.label == label and row.runs), None)
 
 
 def mean_seconds(summary: Summary) -> float | None:
@@ -64,15 +86,19 @@ def mean_seconds(summary: Summary) -> float | None:
     return summary.seconds / summary.steps if summary.seconds is not None and summary.steps else None
 
 
-def _standing(logs: Sequence[RunLog], plain: Sequence[Summary]) -> Standing:
-    ended = _summaries(logs)
+def _standing(logs: Sequence[RunLog], plain_label: str | None, plain_logs: Sequence[RunLog]) -> Standing:
+    ended, plain = _summaries(logs), _summaries(plain_logs)
     times = [s.seconds_to_target for s in ended if s.seconds_to_target is not None]
     errors = [log.summary.error for log in logs if log.summary is not None and log.summary.error is not None]
     return Standing(
         label=logs[0].run.label,
         codec=logs[0].run.codec,
         baseline=logs[0].run.baseline,
+        mode=logs[0].run.mode,
         runs=len(ended),
+        steps=_median(ended, lambda s: float(s.steps)),
+        seconds=_median(ended, lambda s: s.seconds),
+        shortfall=_shortfall(logs[0].run, ended, plain_label, plain) if ended else "",
         error=errors[0] if errors else None,
         momentum=logs[0].run.momentum,
         step_seconds=_median(ended, lambda s: s.step_seconds),
@@ -93,6 +119,17 @@ def _standing(logs: Sequence[RunLog], plain: Sequence[Summary]) -> Standing:
         accuracy=_spread(ended, lambda s: s.accuracy),
         seconds_to_target=statistics.median(times) if times and len(times) == len(ended) else None,
         reached_target=len(times),
+    )
+
+
+def _shortfall(run: Run, ended: Sequence[Summary], plain_label: str | None, plain: Sequence[Summary]) -> str:
+    mine, theirs = _spread(ended, lambda s: s.accuracy), _spread(plain, lambda s: s.accuracy)
+    return shortfall(
+        mine.mean if mine else None,
+        theirs.mean if theirs and run.label != plain_label else None,
+        plain_label or "",
+        run.guess_accuracy,
+        run.mode,
     )
 
 

@@ -1,97 +1,15 @@
-"""The words and figures of the page: headline cards, notices, the final table, and how to repeat it all."""
+"""The words and figures of the page: notices, the final table, and how to repeat it all."""
 
 import json
 from collections.abc import Sequence
 from html import escape
 
-from thinwire.report.contenders import Contender, ranked
-from thinwire.report.palette import BASELINE
+from thinwire.report.contenders import Contender, plain_contender
 from thinwire.report.record import Run
-from thinwire.report.standings import Spread
-from thinwire.report.wording import join_words, show_bytes, show_percent, show_seconds, show_times
+from thinwire.report.standings import Spread, Standing, ranking
+from thinwire.report.wording import join_words, show_bytes, show_seconds, show_times
 
-EQUAL_ACCURACY = 0.005  # below uncompressed training by no more than this counts as equal
 MACHINE_WORDS = {"memory_bytes": "memory", "native": "compiled kernels"}
-
-
-def plain_contender(contenders: Sequence[Contender]) -> Contender | None:
-    """Uncompressed training, which the others are measured against."""
-    by_label = {c.label: c for c in contenders}
-    return next((c for label in (BASELINE, "ddp") if (c := by_label.get(label)) and c.standing.step_seconds), None)
-
-
-def headline_cards(contenders: Sequence[Contender]) -> str:
-    plain = plain_contender(contenders)
-    codecs = [c for c in contenders if not c.standing.baseline and c is not plain]
-    cards = [
-        speed_card(codecs, plain),
-        *bytes_card(codecs),
-        *target_card(codecs, plain),
-        *losers_card(contenders, plain),
-    ]
-    return "\n".join(
-        f'<div class="card {kind}"><p class="what">{what}</p><p class="figure">{figure}</p><p>{words}</p></div>'
-        for kind, what, figure, words in filter(None, cards)
-    )
-
-
-Card = tuple[str, str, str, str]  # kind, what it is about, the figure, one sentence
-
-
-def speed_card(codecs: Sequence[Contender], plain: Contender | None) -> Card | None:
-    """The fastest codec, at equal accuracy where accuracy is known."""
-    base = plain.standing.accuracy if plain else None
-    fair = [c for c in codecs if base is None or is_equal(c.standing.accuracy, base)]
-    first = next(iter(ranked(fair, lambda s: s.speed_up)), None)
-    if plain is None or (first is None and not codecs):
-        return None
-    fairly = "" if base is None else f", at equal accuracy (at most {100 * EQUAL_ACCURACY:g} points lower)"
-    if first is None or (first.standing.speed_up or 0) <= 1:
-        return "bad", "Best codec", "none", f"No codec is faster than <b>{escape(plain.label)}</b> here{fairly}."
-    words = (
-        f"faster over the whole training than <b>{escape(plain.label)}</b> with <b>{escape(first.label)}</b>{fairly}."
-    )
-    return "good", "Best codec", show_times(first.standing.speed_up), words
-
-
-def is_equal(accuracy: Spread | None, base: Spread) -> bool:
-    return accuracy is not None and accuracy.mean >= base.mean - EQUAL_ACCURACY
-
-
-def bytes_card(codecs: Sequence[Contender]) -> list[Card]:
-    return [
-        ("", "Fewest bytes", show_times(c.standing.wire_ratio), f"fewer than fp32 with <b>{escape(c.label)}</b>: "
-         f"{show_bytes(c.standing.bytes_per_step)} a step from each rank.")
-        for c in ranked(codecs, lambda s: s.wire_ratio)[:1]
-    ]  # fmt: skip
-
-
-def target_card(codecs: Sequence[Contender], plain: Contender | None) -> list[Card]:
-    """Who is first at the accuracy that was asked for."""
-    first = next(iter(ranked(codecs, lambda s: -s.seconds_to_target if s.seconds_to_target else None)), None)
-    if first is None:
-        return []
-    target = first.logs[0].run.target_accuracy
-    base = plain.standing.seconds_to_target if plain else None
-    than = f"; <b>{escape(plain.label)}</b> takes {show_seconds(base)}" if plain and base else ""
-    words = f"of training until {show_percent(target)} with <b>{escape(first.label)}</b>{than}."
-    return [("", "First at the target", show_seconds(first.standing.seconds_to_target), words)]
-
-
-def losers_card(contenders: Sequence[Contender], plain: Contender | None) -> list[Card]:
-    slow = [c for c in contenders if c.standing.speed_up is not None and c.standing.speed_up < 1 and c is not plain]
-    if plain is None or not slow:
-        return []
-    names = join_words([f"<b>{escape(c.label)}</b>" for c in slow])
-    verb = "is" if len(slow) == 1 else "are"
-    return [
-        (
-            "bad",
-            "Slower than no compression",
-            str(len(slow)),
-            f"{names} {verb} slower over the whole training than {escape(plain.label)}.",
-        )
-    ]
 
 
 def notices(contenders: Sequence[Contender]) -> str:
@@ -108,59 +26,72 @@ def notices(contenders: Sequence[Contender]) -> str:
     return "\n".join(f'<p class="notice">{text}</p>' for text in found)
 
 
-COLUMNS = (
+COLUMNS = (  # what decides comes first, so that it is seen without scrolling
     ("Codec", "the chain that gradients go through"),
+    ("Accuracy", "on the test part at the end: mean ± standard deviation over the seeds"),
+    ("To target", "seconds of training until the target accuracy"),
+    ("Speed-up", "over uncompressed training, whole against whole; below it that of the median steps"),
+    ("Wire ratio", "bytes of an fp32 ring all-reduce / bytes sent"),
+    ("Bytes/step", "sent by one rank, measured"),
+    ("Steps", "that were made"),
+    ("Mean step", "the whole training divided by its steps, a codec's warm-up included"),
     ("Step", "median over the steps after the first few"),
     ("Samples/s", "all ranks together"),
-    ("Mean step", "the whole training divided by its steps, a codec's warm-up included"),
-    ("Speed-up", "over uncompressed training, whole against whole; below it that of the median steps"),
-    ("Bytes/step", "sent by one rank, measured"),
-    ("Wire ratio", "bytes of an fp32 ring all-reduce / bytes sent"),
-    ("Accuracy", "on the test part at the end: mean ± standard deviation over the seeds"),
     ("Test loss", "at the end: mean ± standard deviation over the seeds"),
-    ("To target", "seconds of training until the target accuracy"),
     ("Error", "relative error of the averaged gradient"),
     ("Runs", "that ended well"),
 )
 
 
 def final_table(contenders: Sequence[Contender]) -> str:
-    """One row a contender, fastest first; failed ones last, with their error."""
+    """One row a contender, the best first."""
     if not contenders:
         return ""
     plain = plain_contender(contenders)
-    rows = sorted(contenders, key=lambda c: (c.standing.mean_seconds is None, c.standing.mean_seconds or 0))
     head = "".join(
         f'<th scope="col" title="{why}" aria-sort="none"><button type="button">{name}</button></th>'
         for name, why in COLUMNS
     )
-    return f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(table_row(c, plain) for c in rows) + "\n</tbody>"
+    caption = "<caption>Accuracy, speed and bytes of every contender</caption>"
+    rows = "\n".join(table_row(c, plain) for c in sorted(contenders, key=lambda c: ranking(c.standing)))
+    return f"{caption}<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>"
 
 
 def table_row(c: Contender, plain: Contender | None) -> str:
     s = c.standing
-    chain = f"<small>{escape(s.codec)}</small>" if s.codec != s.label else ""
-    error = f'<small class="bad">failed: {escape(s.error)}</small>' if s.error else ""
-    momentum = "<small>momentum in the chain, none in the optimiser</small>" * (s.momentum == "chain")
     steady = f"<small>steady {show_times(s.steady_speed_up)}</small>" * (c is not plain and bool(s.steady_speed_up))
     slower = s.speed_up is not None and s.speed_up < 1 and c is not plain
     base = plain.standing.accuracy if plain and plain is not c else None
     reached = f"<small>{s.reached_target} of {s.runs} seeds</small>" if 0 < s.reached_target < s.runs else ""
     cells = [
+        accuracy_cell(s.accuracy, base),
+        cell(s.seconds_to_target, "not reached" if is_missed(c) else show_seconds(s.seconds_to_target) + reached),
+        cell(s.speed_up, show_times(s.speed_up) + steady + "<small>slower</small>" * slower, "bad" if slower else ""),
+        cell(s.wire_ratio, show_times(s.wire_ratio)),
+        cell(s.bytes_per_step, show_bytes(s.bytes_per_step)),
+        cell(s.steps, "–" if s.steps is None else f"{s.steps:,.0f}"),
+        cell(s.mean_seconds, show_seconds(s.mean_seconds)),
         cell(s.step_seconds, show_seconds(s.step_seconds)),
         cell(s.samples_per_second, "–" if s.samples_per_second is None else f"{s.samples_per_second:.1f}"),
-        cell(s.mean_seconds, show_seconds(s.mean_seconds)),
-        cell(s.speed_up, show_times(s.speed_up) + steady + "<small>slower</small>" * slower, "bad" if slower else ""),
-        cell(s.bytes_per_step, show_bytes(s.bytes_per_step)),
-        cell(s.wire_ratio, show_times(s.wire_ratio)),
-        accuracy_cell(s.accuracy, base),
         cell(s.test_loss.mean if s.test_loss else None, show_spread(s.test_loss, 1, 3)),
-        cell(s.seconds_to_target, "not reached" if is_missed(c) else show_seconds(s.seconds_to_target) + reached),
         cell(s.relative_error, "–" if s.relative_error is None else f"{s.relative_error:.3g}"),
         cell(len(c.logs), f"{s.runs} of {len(c.logs)}"),
     ]
     swatch = f'<i class="swatch" style="background:var(--{c.look.token})"></i>'
-    return f'<tr><th scope="row">{swatch}{escape(s.label)}{chain}{momentum}{error}</th>{"".join(cells)}</tr>'
+    grey = ' class="grey"' * bool(s.shortfall)
+    head = f'<th scope="row">{swatch}{escape(s.label)}{row_notes(s)}</th>'
+    return f"<tr{grey}>{head}{''.join(cells)}</tr>"
+
+
+def row_notes(s: Standing) -> str:
+    """What stands below a contender's name."""
+    notes = [
+        ("", s.codec if s.codec != s.label else ""),
+        ("", s.shortfall),
+        ("", "momentum in the chain, none in the optimiser" if s.momentum == "chain" else ""),
+        ("bad", f"failed: {s.error}" if s.error else ""),
+    ]
+    return "".join(f"<small{f' class={kind}' if kind else ''}>{escape(text)}</small>" for kind, text in notes if text)
 
 
 def is_missed(c: Contender) -> bool:
@@ -175,9 +106,8 @@ def cell(value: float | None, shown: str, kind: str = "") -> str:
 def accuracy_cell(accuracy: Spread | None, base: Spread | None) -> str:
     if accuracy is None:
         return cell(None, "–")
-    worse = base is not None and not is_equal(accuracy, base)
     beside = f"<small>{100 * (accuracy.mean - base.mean):+.2f} points</small>".replace("-", "−") if base else ""
-    return cell(accuracy.mean, show_spread(accuracy, 100, 2, " %") + beside, "bad" if worse else "")
+    return cell(accuracy.mean, show_spread(accuracy, 100, 2, " %") + beside)
 
 
 def show_spread(spread: Spread | None, scale: float, digits: int, unit: str = "") -> str:
@@ -196,7 +126,15 @@ def subtitle(runs: Sequence[Run]) -> str:
     model = f"{run.recipe.get('name', 'a model')}, {run.parameters:,} parameters".replace(
         ",", "\N{NARROW NO-BREAK SPACE}", 0
     )
-    return escape(f"{model} · {run.hosts} hosts, {link} · {run.ranks} ranks · {seeds} seed{'s' * (seeds > 1)}")
+    length = f"{run.recipe.get('steps', '?')} steps" if run.seconds is None else f"{run.seconds:g} s of training"
+    parts = [
+        model,
+        f"{run.hosts} hosts, {link}",
+        f"{run.ranks} ranks",
+        f"{length} each",
+        f"{seeds} seed{'s' * (seeds > 1)}",
+    ]
+    return escape(" · ".join(parts))
 
 
 def facts(runs: Sequence[Run]) -> str:
@@ -209,6 +147,8 @@ def facts(runs: Sequence[Run]) -> str:
         ("Latency", "latency"),
     ):
         rows.append((word, [str(getattr(run, name)) for run in runs]))
+    lengths = [f"{run.recipe.get('steps')} steps" if run.seconds is None else f"{run.seconds:g} s" for run in runs]
+    rows.append(("Length of a run", lengths))
     rows.append(("Recipe", [", ".join(f"{key} {plainly(value)}" for key, value in run.recipe.items()) for run in runs]))
     rows.append(("Parameters", [f"{run.parameters:,}" for run in runs]))
     rows.append(("Versions", [", ".join(f"{key} {value}" for key, value in run.versions.items()) for run in runs]))

@@ -1,7 +1,10 @@
 """Figures as people read them."""
 
 import math
+import re
 from collections.abc import Sequence
+
+LABEL = 18  # characters of a short label
 
 
 def show_seconds(seconds: float | None) -> str:
@@ -38,16 +41,24 @@ def significant(value: float, digits: int = 3) -> str:
     )
 
 
-def shortened(text: str, length: int = 22) -> str:
+def shortened(text: str, length: int = LABEL) -> str:
     """A label that fits beside a bar; the whole one stands in the table."""
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
+_OPTIONS = re.compile(r"(?<=\w)\((?:[^()]|\([^()]*\))*\)")
+
+
 def row_names(labels: Sequence[str]) -> list[str]:
-    """Labels that fit beside bars: the options are left out where the name alone is clear."""
-    names = [label.partition("(")[0] if label.endswith(")") and "|" not in label else label for label in labels]
-    pairs = zip(names, labels, strict=True)
-    return [shortened(name if name and names.count(name) == 1 else label) for name, label in pairs]
+    """Short labels that differ: without options where that is clear, otherwise cut short, and numbered if need be."""
+    bare = [_OPTIONS.sub("", label) for label in labels]
+    pairs = zip(bare, labels, strict=True)
+    names = [shortened(name if name and bare.count(name) == 1 else label) for name, label in pairs]
+    numbers = [names[:place].count(name) + 1 for place, name in enumerate(names)]
+    return [
+        f"{shortened(name, LABEL - 3)} {number}" if names.count(name) > 1 else name
+        for name, number in zip(names, numbers, strict=True)
+    ]
 
 
 def join_words(words: list[str]) -> str:

@@ -32,6 +32,7 @@ class Hadamard(Transform):
 
     name: ClassVar[str] = "hadamard"
     isometry: ClassVar[bool] = True
+    portable: ClassVar[bool] = False  # torch's matrix products
 
     chunk: int = number(4096, low=2, high=2**20, whole=True, help="numbers that are rotated together; a power of two")
     seed: int = number(0, low=0, high=2**31, whole=True, help="of the signs")

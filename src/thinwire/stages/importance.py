@@ -9,7 +9,7 @@ from torch import Tensor
 
 from thinwire.core.context import Scene, State
 from thinwire.core.fast import PartCoder, Parts
-from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds
+from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds, longest_message, sent_by
 from thinwire.core.options import number, switch
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
@@ -136,8 +136,8 @@ class Importance(InputStage, Transform):
         if scene.rank in nodes:
             mask = coders.pack_indices(self.important(x, kept, scene), x.numel())
         scene.count("mask_bytes", mask.numel())
-        replies = yield AllGather([mask], exact=False)
-        indices = _union([coders.unpack_indices(replies[node][0], x.numel()) for node in nodes])
+        replies = yield AllGather([mask], exact=False, longest=longest_message(x.numel()))
+        indices = _union([_positions_of(node, replies[node][0], x.numel()) for node in nodes])
         scene.count("elements_sent", indices.numel())
         return indices
 
@@ -244,6 +244,11 @@ def scatter(values: Tensor, indices: Tensor | None, out: Tensor, mode: Mode) -> 
         sparse.scatter(None, indices, values, out)
     else:
         sparse.scatter_add(out, indices, values if mode == "add" else values.neg())
+
+
+def _positions_of(node: int, message: Tensor, numel: int) -> Tensor:
+    with sent_by(node):
+        return coders.unpack_indices(message, numel)
 
 
 def _union(masks: list[Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import choice, number
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
+from thinwire.errors import StateError
 from thinwire.kernels.quantise import Norm, Scheme
 from thinwire.kernels.reference.quantise import bucket_scales, scaled_magnitudes, to_elements
 from thinwire.stages.quantise import Bucketed, exponential_levels
@@ -66,6 +67,12 @@ class ALQ(Bucketed):
 
     def init(self, spec: Spec) -> State:
         return {"levels": exponential_levels(0.5, self.bits).clone(), "steps": 0}
+
+    def check_state(self, state: State, spec: Spec) -> None:
+        super().check_state(state, spec)
+        levels: list[float] = state["levels"].tolist()
+        if levels[0] != 0.0 or levels[-1] != 1.0 or any(low >= high for low, high in pairwise(levels)):
+            raise StateError(f"the levels of {self} must rise from 0 to 1; got {levels}.")
 
     def fits_at(self, step: int) -> bool:
         return step in (self.start, 10 * self.start) or (step > self.start and step % self.every == 0)

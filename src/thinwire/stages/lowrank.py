@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.checks import expect_tensor, expect_unit
 from thinwire.core.context import NEAR_OVERFLOW, Scene, State
 from thinwire.core.fast import FastPath
 from thinwire.core.ops import AllReduce, Rounds
@@ -15,7 +16,6 @@ from thinwire.core.options import number
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Stage, Transform
-from thinwire.errors import StateError
 from thinwire.kernels.basis import rebuild, subtract
 from thinwire.kernels.modes import Mode
 from thinwire.kernels.reference.hashing import hash32, uniform24
@@ -39,18 +39,21 @@ class PowerSGD(Transform):
 
     name: ClassVar[str] = "powersgd"
     rounds: ClassVar[int] = 1
+    portable: ClassVar[bool] = False  # torch's matrix products
     shown: ClassVar[tuple[str, ...]] = ("rank",)
 
     rank: int = number(4, low=1, high=4096, whole=True, help="columns of each factor")
     warmup: int = number(0, low=0, high=2**40, whole=True, help="steps that travel plain before compression")
     least: float = number(2.0, low=1.0, high=1e9, help="compression below which a tensor travels plain")
 
-    def fits(self, spec: Spec) -> bool:
-        """A matrix that the factors make `least` times smaller."""
-        if len(spec.shape) < 2 or spec.numel == 0:
-            return False
+    def declines(self, spec: Spec) -> str | None:
+        """Factors need a matrix that they make `least` times smaller."""
+        if len(spec.shape) < 2:
+            return "it is no matrix"
+        if spec.numel == 0:
+            return "it is empty"
         rows, columns, rank = self.factors(spec)
-        return spec.numel >= self.least * rank * (rows + columns)
+        return None if spec.numel >= self.least * rank * (rows + columns) else f"too small for rank {self.rank}"
 
     def factors(self, spec: Spec) -> tuple[int, int, int]:
         """Rows, columns and rank."""
@@ -58,7 +61,7 @@ class PowerSGD(Transform):
         return rows, columns, min(self.rank, rows, columns)
 
     def out(self, spec: Spec) -> Spec:
-        if not self.fits(spec):
+        if self.declines(spec) is not None:
             return spec.numbers(spec.numel)
         _, columns, rank = self.factors(spec)
         return spec.numbers(columns * rank)
@@ -70,8 +73,14 @@ class PowerSGD(Transform):
     def init(self, spec: Spec) -> State:
         return {"steps": 0}
 
+    def check_state(self, state: State, spec: Spec) -> None:
+        super().check_state({key: value for key, value in state.items() if key != "q"}, spec)
+        if "q" in state:
+            _, columns, rank = self.factors(spec) if self.declines(spec) is None else (0, 0, 0)
+            expect_unit(f"'q' of {self}", expect_tensor(f"'q' of {self}", state["q"], (rank, columns)), dim=1)
+
     def instead(self, state: State, spec: Spec) -> tuple[Stage, ...] | None:
-        ready = self.fits(spec) and ("steady" in state or state["steps"] >= self.warmup)
+        ready = self.declines(spec) is None and ("steady" in state or state["steps"] >= self.warmup)
         return None if ready else ()
 
     def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
@@ -80,11 +89,6 @@ class PowerSGD(Transform):
         q = scene.state.get("q")
         if q is None:
             q = unit_rows(random_rows(scene.shared_key(), rank, columns, x.values.device))
-        elif q.shape != (rank, columns):
-            raise StateError(
-                f"this state of {self} has factors of shape {tuple(q.shape)} instead of {(rank, columns)}; it is"
-                " damaged, or was saved by another version of thinwire."
-            )
         (summed,) = yield AllReduce([(x.tensor().reshape(rows, columns) @ q.T).view(-1)])
         scene.stash = {}
         return orthonormal(summed.view(rows, rank))

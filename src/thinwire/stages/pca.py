@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from thinwire.core.checks import expect_count, expect_keys
 from thinwire.core.context import EVERYONE, Scene, State
 from thinwire.core.fast import PartCoder
 from thinwire.core.ops import AllReduce, Broadcast, Rounds
@@ -33,6 +34,7 @@ from thinwire.stages.pca_basis import (
     subtract_slices,
     take_sample,
 )
+from thinwire.stages.pca_checks import check_basis, check_samples
 
 _PLAIN, _DRAIN, _SAMPLE, _COMPRESS = range(4)
 _USUAL_RATIO = 8
@@ -61,6 +63,7 @@ class PCA(InputStage, Transform):
 
     name: ClassVar[str] = "pca"
     rounds: ClassVar[int] = 1
+    portable: ClassVar[bool] = False  # torch's matrix products
 
     ratio: float | None = number(None, low=2, high=65536, optional=True, help="numbers of a slice for each coefficient")
     energy: float | None = number(None, low=0, high=1, optional=True, help="share of the variance that may be lost")
@@ -92,6 +95,11 @@ class PCA(InputStage, Transform):
         layout = lay_out(spec.shape, self.order, self.slice, self.sample, self.pool)
         return layout if layout is not None and self.kept(layout) else None
 
+    def declines(self, spec: Spec) -> str | None:
+        if len(spec.shape) < 2:
+            return "it is no matrix"
+        return None if self.layout(spec) is not None else f"too small for ratio {self.ratio or _USUAL_RATIO:g}"
+
     def kept(self, layout: Layout) -> int:
         """Coefficients of a slice; with an energy target, only a guess. 0: there would be none."""
         samples = self.sample * (layout.count if self.pool else 1)
@@ -111,6 +119,25 @@ class PCA(InputStage, Transform):
 
     def init(self, spec: Spec) -> State:
         return {"phase": _PLAIN, "left": self.warmup, "begun": 0}
+
+    def check_state(self, state: State, spec: Spec) -> None:
+        phase = expect_count(f"'phase' of {self}", state.get("phase"), 0, _COMPRESS)
+        begun = expect_count(f"'begun' of {self}", state.get("begun"), int(phase != _PLAIN), 1)
+        most = {_PLAIN: max(self.warmup + _MOST_STAGGER, self.reuse), _DRAIN: self._drain(), _SAMPLE: self.sample}
+        waits = phase == _PLAIN and not begun
+        left = expect_count(f"'left' of {self}", state.get("left"), 0 if waits else 1, most.get(phase, self.reuse))
+        layout = self.layout(spec)
+        rest = {key: value for key, value in state.items() if key not in ("phase", "left", "begun")}
+        if layout is None or waits:
+            expect_keys(f"the state of {self} before its first sample", rest, ())
+        elif phase == _COMPRESS and left < self.reuse:
+            most_kept = layout.length // 2 if self.ratio is None else self.kept(layout)
+            check_basis(f"the state of {self}", rest, layout, most_kept, self.centre)
+        elif phase == _PLAIN and not rest:
+            return  # the first phase, which nothing was sampled before
+        else:
+            taken = {_SAMPLE: self.sample - left, _COMPRESS: self.sample}.get(phase, 0)
+            check_samples(f"the state of {self}", rest, layout, taken, self.pool, self.centre)
 
     def instead(self, state: State, spec: Spec) -> tuple[Stage, ...] | None:
         ready = self.layout(spec) is not None and (bool(state.get("steady")) or state["phase"] == _COMPRESS)

@@ -85,7 +85,7 @@ def _automatic(shape: tuple[int, ...], order: str, limit: int) -> int:
 
 def _cut(length: int, limit: int) -> int:
     """The largest divisor of `length` that is at most `limit`."""
-    return next((length // c for c in range(1, length + 1) if length % c == 0 and length // c <= limit), 1)
+    return next((d for d in range(min(length, limit), 0, -1) if length % d == 0), 1)
 
 
 # Statistics. Slices are scaled by a power of two so that neither tiny nor huge gradients leave the range of fp32.
@@ -117,6 +117,10 @@ def take_sample(state: State, rows: Tensor, sample: int, pool: bool, centre: boo
         else:
             gram = state.get("gram")
             state["gram"] = used.t() @ used if gram is None else torch.addmm(gram, used.t(), used)
+    else:
+        state["rows"] = 0
+        for name in ("gram", "samples"):  # of another world, in which this rank kept them
+            state.pop(name, None)
     state["taken"] += 1
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.context import Scene
-from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds
+from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds, longest_message, sent_by
 from thinwire.core.options import choice, number
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
@@ -63,12 +63,13 @@ class SharedTopK(Sparsifier, Transform):
         if scene.rank in leaders:
             scores = magnitudes(x.tensor(), scene.spec.group)
             message = coders.pack_indices(sparse.largest(scores, self.kept_now(groups, scene)), groups)
-        replies = yield AllGather([message], exact=False)
+        replies = yield AllGather([message], exact=False, longest=longest_message(groups))
         positions = []
         for leader in leaders:
             if replies[leader][0].numel() == 0:
                 raise WireError(f"rank {leader} leads {self} at step {scene.step} and sent no positions.")
-            positions.append(coders.unpack_indices(replies[leader][0], groups))
+            with sent_by(leader):
+                positions.append(coders.unpack_indices(replies[leader][0], groups))
         return positions[0] if len(positions) == 1 else torch.unique(torch.cat(positions))
 
     def encode(self, x: Tensor, scene: Scene) -> Encoded:

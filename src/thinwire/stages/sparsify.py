@@ -11,7 +11,7 @@ from thinwire.core.context import Scene
 from thinwire.core.options import number, switch
 from thinwire.core.schedule import density_at
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Stage, WireCoder
+from thinwire.core.stage import Encoded, ScheduledStage, Stage, WireCoder
 from thinwire.errors import WireError
 from thinwire.kernels import coders, sparse
 from thinwire.kernels.modes import Mode
@@ -21,7 +21,7 @@ _SMALL = 2.0**-90  # the largest square must leave room for smaller ones
 
 
 @dataclass(frozen=True, repr=False)
-class Sparsifier(Stage):
+class Sparsifier(ScheduledStage, Stage):
     """A stage that keeps a share of its numbers, or of its groups of numbers, which may change from step to step.
 
     `density` is where a run settles; `core.schedule` says what warm-up, decay and dial make of it.
@@ -55,6 +55,10 @@ class Sparsifier(Stage):
     def out(self, spec: Spec) -> Spec:
         kept = self.kept(spec.numel // spec.group) * spec.group
         return spec.numbers(kept, exact=not self.varies, group=spec.group)
+
+    def out_now(self, scene: Scene) -> Spec:
+        spec = scene.spec
+        return spec.numbers(self.kept_now(spec.numel // spec.group, scene) * spec.group, group=spec.group)
 
 
 @dataclass(frozen=True, repr=False)

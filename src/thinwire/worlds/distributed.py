@@ -1,6 +1,7 @@
 """Processes over torch.distributed: the operations on a process group."""
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -13,6 +14,7 @@ from torch import Tensor
 from thinwire.core.average import average as average_rounds
 from thinwire.core.buffers import Buffers
 from thinwire.core.codec import Codec
+from thinwire.core.inputs import check_floats, check_out, check_weights
 from thinwire.core.ops import (
     AllGather,
     AllReduce,
@@ -26,15 +28,16 @@ from thinwire.core.ops import (
     Op,
     Rounds,
     SendRecv,
+    announced_lengths,
     checked_lengths,
     received_bytes,
     rounds_in,
     sent_bytes,
 )
 from thinwire.core.route import Turn
-from thinwire.core.slot import Slot
+from thinwire.core.slot import Slot, check_slot
+from thinwire.core.spec import Spec
 from thinwire.core.stage import Stage
-from thinwire.errors import CodecError, WorldError
 from thinwire.worlds.exchanges import Exchanges, give_way, split
 from thinwire.worlds.relay import Relay
 
@@ -55,19 +58,56 @@ def average(
     weights: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The mean of `tensor` over a process group (the default one if None), through a chain.
+    """The mean of one tensor over the ranks of a process group, compressed by a codec.
 
-    Keep the slot between steps: it holds residuals and bases. `seed` and `step` must be equal on all ranks. The mean
-    goes into `out` if that is given (it may be the tensor itself), else into memory of its own.
+    All ranks call it with tensors of equal shape and type, and get the same bits.
+
+    Args:
+        tensor: This rank's tensor.
+        codec: The codec, or its text; equal on all ranks.
+        slot: The codec's memory for this tensor. Keep it between steps: it holds residuals and bases. None forgets.
+        group: The process group; None takes the default one.
+        seed: Seed of random rounding; equal on all ranks.
+        step: The number of the step; equal on all ranks.
+        reduction: `"summed"`, `"sharded"`, `"gathered"` or `"ring"`; None takes the cheapest.
+        weights: The parameter's values, for codecs that compare gradients with them (`iwp`).
+        out: A tensor for the mean, which may be `tensor` itself; None makes one.
+
+    Returns:
+        The mean, equal on all ranks.
+
+    Examples:
+        >>> slot = thinwire.Slot()
+        >>> for step in range(3):
+        ...     mean = thinwire.average(gradient, "topk(density=0.1)", slot=slot, step=step)
     """
-    if out is not None and (out.shape != tensor.shape or out.dtype != tensor.dtype or out.device != tensor.device):
-        raise CodecError(
-            f"out must be like the tensor, {tensor.dtype} {tuple(tensor.shape)} on {tensor.device};"
-            f" got {out.dtype} {tuple(out.shape)} on {out.device}."
-        )
+    codec, slot = Codec.parse(codec), check_slot(slot)
+    check_floats("the tensor", tensor)
+    if weights is not None:
+        check_weights(weights, tensor)
+    if out is not None:
+        check_out(out, tensor)
+    _warn_declined(codec, tensor)
     world = _world(group)
     turn = Turn(world.rank, world.ranks, seed, step, reduction, buffers=world.buffers)
-    return world.drive(average_rounds(Codec.parse(codec), tensor, slot or Slot(), turn, weights, out))
+    return world.drive(average_rounds(codec, tensor, slot, turn, weights, out))
+
+
+_DECLINED: set[str] = set()  # codecs of which a warning has been given
+
+
+def _warn_declined(codec: Codec, tensor: Tensor) -> None:
+    """Say once for each codec that it leaves a tensor as it is."""
+    spec = Spec.of(tuple(tensor.shape))
+    if (reason := codec.declined(spec)) is None or codec.compresses(spec) or str(codec) in _DECLINED:
+        return
+    warnings.warn(
+        f"nothing is compressed of a tensor of shape {tuple(tensor.shape)} ({reason}); pass matrices that are large"
+        " enough, or take a codec that does not need them, such as qsgd(bits=4).",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    _DECLINED.add(str(codec))
 
 
 _KEPT = threading.local()
@@ -111,14 +151,19 @@ class Distributed(Exchanges):
     def drive(self, rounds: Rounds[T]) -> T:
         """Run rounds to their end; what they took of the world's buffers is theirs until the next ones begin."""
         self.buffers.reset()
+        self.meet()
         reply: Any = None
-        while True:
-            try:
-                op = rounds.send(reply)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            reply = self.perform(op)
+        try:
+            while True:
+                try:
+                    op = rounds.send(reply)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                reply = self.perform(op)
+        except BaseException as reason:
+            self.tell_failure(reason)
+            raise
 
     def perform(self, op: Op) -> Any:
         """Do one operation and return its reply; a failing backend becomes an error that says what was being done."""
@@ -135,10 +180,7 @@ class Distributed(Exchanges):
             return self._finish(*ticket)
         except RuntimeError as reason:
             what = type(op.ticket[0] if isinstance(op, Finish) else op.op if isinstance(op, Begin) else op).__name__
-            raise WorldError(
-                f"rank {self.rank} of {self.ranks}: {what} failed; a peer may have died or left"
-                f" ({str(reason).splitlines()[0]})"
-            ) from reason
+            raise self.failure(what, reason) from reason
         finally:
             self._counters.seconds += perf_counter() - began
 
@@ -156,7 +198,7 @@ class Distributed(Exchanges):
             case AllGather():
                 return self._all_gather(op)
             case AllToAll():
-                return self._all_to_all(op.parts, op.exact)
+                return self._all_to_all(op.parts, op.exact, op.longest)
             case Broadcast():
                 return self._broadcast(op)
             case SendRecv():
@@ -184,22 +226,24 @@ class Distributed(Exchanges):
         """Round a ring if there are streams; else every rank sends its own to each peer."""
         streams = self._streams(op.items[0].device)
         if streams is None or any(t.dtype != torch.uint8 for t in op.items):
-            return self._all_to_all([list(op.items)] * self.ranks, False)
+            return self._all_to_all([list(op.items)] * self.ranks, False, op.longest)
 
         def finish() -> list[list[Tensor]]:
             with streams.journey() as number:
                 relay = Relay(self.rank, streams.streams, number, self.buffers, streams.patience)
-                return relay.make([t.contiguous() for t in op.items])
+                return relay.make([t.contiguous() for t in op.items], op.longest)
 
         return finish
 
-    def _all_to_all(self, parts: Sequence[Sequence[Tensor]], exact: bool) -> Callable[[], list[list[Tensor]]]:
+    def _all_to_all(
+        self, parts: Sequence[Sequence[Tensor]], exact: bool, longest: int
+    ) -> Callable[[], list[list[Tensor]]]:
         if self.ranks == 1:
             return lambda: [list(parts[0])]
         peer = (self.rank + 1) % self.ranks
         sizes = [[t.numel() for t in items] for items in parts]
         sizes[self.rank] = []
-        incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes)
+        incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes, longest)
         like = parts[peer][0]
         sending = [t for j, items in enumerate(parts) if j != self.rank for t in items]
         flat = self._joined(sending)
@@ -212,7 +256,7 @@ class Distributed(Exchanges):
         replies = [own if j == self.rank else split(rows[j], incoming[j]) for j in range(self.ranks)]
         return lambda: _waited(work, replies)
 
-    def _exchange_lengths(self, sizes: list[list[int]]) -> list[list[int]]:
+    def _exchange_lengths(self, sizes: list[list[int]], longest: int) -> list[list[int]]:
         """Tell every peer how long its items are, and hear the same; all send the same number of items."""
         device = self._device()
         count = max(len(items) for items in sizes)
@@ -221,7 +265,8 @@ class Distributed(Exchanges):
         outgoing = torch.tensor(flat, dtype=torch.int32, device=device)
         heard = torch.empty_like(outgoing)
         dist.all_to_all_single(heard, outgoing, counts, counts, group=self.group)
-        return [self._heard_lengths(row) for row in torch.split(heard, counts)]
+        rows = enumerate(torch.split(heard, counts))
+        return [announced_lengths(row.tolist(), longest, source) for source, row in rows]
 
     def _broadcast(self, op: Broadcast) -> Callable[[], list[Tensor]]:
         # what is broadcast is meant to be kept, so that it must not lie in work memory
@@ -234,7 +279,7 @@ class Distributed(Exchanges):
         if op.to == self.rank:
             return lambda: (list(op.items), op.meanwhile() if op.meanwhile else None)
         leg = Leg(op.to, op.source)
-        sizes = self._lengths(op.items, leg) if op.sizes is None else op.sizes
+        sizes = self._lengths(op.items, leg, [op.longest] * len(op.items)) if op.sizes is None else op.sizes
         flight = self._depart(op.items, leg, sizes)
 
         def finish() -> tuple[list[Tensor], Any]:

@@ -13,14 +13,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
-from thinwire.core.ops import Hops, Leg, checked_lengths
+from thinwire.core.ops import Hops, Leg, announced_lengths, checked_lengths
 from thinwire.errors import WorldError
+from thinwire.worlds.handshake import connected
 from thinwire.worlds.journeys import Journey
+from thinwire.worlds.presence import Presence
 from thinwire.worlds.streams import Streams
 
 # where ranks share cores, the backend's threads get theirs before work that is not urgent begins
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
+_PRESENCE: "weakref.WeakKeyDictionary[dist.ProcessGroup, Presence | None]" = weakref.WeakKeyDictionary()
 _STREAMS: "weakref.WeakKeyDictionary[dist.ProcessGroup, Streams | None]" = weakref.WeakKeyDictionary()
 
 
@@ -63,7 +66,7 @@ class Exchanges:
             if made is None:  # it needs what came
                 self._take_all(op, at - 1, before)
                 made = self._given_all(op, at)
-            flight = self._depart(made, leg, op.sizes or self._lengths(made, leg))
+            flight = self._depart(made, leg, op.sizes or self._lengths(made, leg, [item.longest for item in op.items]))
             give_way()
             self._take_all(op, at - 1, before)
             ahead = at + 1 < len(op.legs) and op.legs[at + 1].needs < at
@@ -87,9 +90,9 @@ class Exchanges:
             return None
         group = self._process_group
         if group not in _STREAMS:
-            patience = timeout_of(group, torch.device("cpu")) or dist.default_pg_timeout
-            _STREAMS[group] = Streams.connect(self.rank, self.ranks, self._gathered, patience.total_seconds())
-            if _STREAMS[group] is None and self.rank == 0:
+            found = connected(self.rank, self.ranks, self.gathered)
+            _STREAMS[group] = None if found is None else Streams(found, self.timeout)
+            if found is None and self.rank == 0:
                 warnings.warn(
                     "thinwire's ranks cannot open connections of their own to each other, so that long messages go"
                     " through Gloo, more slowly; let hosts reach each other on all ports, or set GLOO_SOCKET_IFNAME to"
@@ -104,11 +107,43 @@ class Exchanges:
         if streams is not None:
             streams.close()
 
-    def _gathered(self, said: Any) -> list[Any]:
+    def gathered(self, said: Any, what: str = "an exchange of objects") -> list[Any]:
         """What every rank says."""
         everyone: list[Any] = [None] * self.ranks
-        dist.all_gather_object(everyone, said, group=self.group)
+        try:
+            dist.all_gather_object(everyone, said, group=self.group)
+        except RuntimeError as reason:
+            raise self.failure(what, reason) from reason
         return everyone
+
+    def meet(self) -> Presence | None:
+        """What tells who is lost; connected when it is wanted for the first time, by all ranks at the same time."""
+        group = self._process_group
+        if group not in _PRESENCE:
+            found = connected(self.rank, self.ranks, self.gathered) if self.ranks > 1 else None
+            _PRESENCE[group] = None if found is None else Presence(found)
+        return _PRESENCE[group]
+
+    def share_presence(self, other: "Exchanges") -> None:
+        """Use that of another group of the same ranks."""
+        _PRESENCE[self._process_group] = other.meet()
+
+    def tell_failure(self, reason: BaseException) -> None:
+        """Tell the other ranks that this one will not take part in the next exchange, and why."""
+        presence = _PRESENCE.get(self._process_group)
+        if presence is not None:
+            presence.tell_failure(reason)
+
+    def failure(self, what: str, reason: BaseException) -> WorldError:
+        """What is to be raised if the backend or a connection fails: it says which rank is lost."""
+        presence = _PRESENCE.get(self._process_group)
+        who = "a peer may have died or left" if presence is None else presence.explain(self.timeout)
+        return WorldError(f"rank {self.rank} of {self.ranks}: {what} failed; {who} ({str(reason).splitlines()[0]})")
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for which the group waits for a peer."""
+        return (timeout_of(self._process_group, self._device()) or dist.default_pg_timeout).total_seconds()
 
     def _depart(self, items: Sequence[Tensor], leg: Leg, sizes: Sequence[int]) -> Flight:
         """Begin to send and to receive."""
@@ -130,19 +165,17 @@ class Exchanges:
         assert group is not None  # it is there since `__init__`
         return group
 
-    def _lengths(self, items: Sequence[Tensor], leg: Leg) -> list[int]:
-        """How long the items are that will come, told before them."""
+    def _lengths(self, items: Sequence[Tensor], leg: Leg, longest: Sequence[int]) -> list[int]:
+        """How long the items are that will come, told before them; `longest`: what each can have at most."""
         mine = checked_lengths([t.numel() for t in items])
         lengths = torch.tensor(mine, dtype=torch.int32, device=self._device())
         (told,) = self._arrive(self._depart([lengths], leg, [lengths.numel()]))
-        return self._heard_lengths(told)
+        for length, most in zip(told.tolist(), longest, strict=True):
+            announced_lengths([length], most, leg.source)
+        return list(told.tolist())
 
     def _global(self, rank: int) -> int:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
-
-    def _heard_lengths(self, heard: Tensor) -> list[int]:
-        lengths: list[int] = heard.tolist()
-        return checked_lengths(lengths)
 
     def _joined(self, items: Sequence[Tensor]) -> Tensor:
         """One flat tensor: the items' own memory where they lie one behind the other."""

@@ -2,12 +2,11 @@
 
 The items of a leg travel in parcels, one behind the other. A parcel's legs that need nothing come first; those that
 need them come behind the first legs of the next parcel, so that what they need has arrived by then. On each connection
-the order is the same for its sender and its receiver. A parcel says which one it is and how long its items are, and
-both are checked before a byte of it is used.
+the order is the same for its sender and its receiver. A parcel is a frame: its header says which one it is and how long
+its items are, and all of it is checked before a byte is used.
 """
 
 import select
-import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
-from thinwire.core.ops import Hops, Leg, checked_lengths
+from thinwire.core.ops import Hops, Leg
+from thinwire.worlds.frames import Header, header_bytes, header_size, read_header
 from thinwire.worlds.streams import Stream, wait
 
 _PARCEL = 1 << 16  # bytes that are worth a parcel of their own
@@ -55,13 +55,14 @@ def order_of(legs: Sequence[Leg], parcels: int) -> list[Parcel]:
 
 
 class Arrival:
-    """What comes from one peer: the head of a parcel, and behind it the items."""
+    """What comes from one peer: the header of a parcel, and behind it the items."""
 
     def __init__(self, stream: Stream, parcels: Sequence[Parcel]) -> None:
         self.stream = stream
         self.parcels = deque(parcels)
         self.head = bytearray()
-        self.items: list[Tensor] | None = None  # None: the head has not come
+        self.header: Header | None = None  # None: it has not come
+        self.items: list[Tensor] = []
         self.place = torch.empty(0, dtype=torch.uint8)
 
 
@@ -70,7 +71,7 @@ class Journey:
 
     def __init__(self, op: Hops, streams: dict[int, Stream], serial: int, buffers: Buffers, patience: float) -> None:
         """`serial`: which journey it is, on all ranks; `patience`: seconds in which something must come or go."""
-        self.op, self.serial, self.buffers, self.patience = op, serial, buffers, patience
+        self.op, self.serial, self.buffers, self.patience = op, serial & 0xFFFFFFFF, buffers, patience
         self.sizes = op.sizes
         self.contents = parcels_of([item.about for item in op.items])  # items of parcels
         order = order_of(op.legs, len(self.contents))
@@ -106,7 +107,7 @@ class Journey:
             return True  # what leaves must not wait for all of it
         self.to_make.popleft()
         items = [self.op.given(parcel.leg, at) for at in self.contents[parcel.number]]
-        head = self._head(parcel, [item.numel() for item in items])
+        head = header_bytes((self.serial, *parcel), items)
         self._leave(parcel, [memoryview(head), *(item.numpy().data for item in items)])
         return True
 
@@ -129,14 +130,12 @@ class Journey:
         for at in self.contents[parcel.number]:
             self.op.gone(parcel.leg, at)
 
-    def _head(self, parcel: Parcel, lengths: list[int]) -> bytes:
-        return struct.pack(f"<{3 + len(lengths)}I", self.serial & 0xFFFFFFFF, *parcel, *checked_lengths(lengths))
-
     def _expect(self, arrival: Arrival) -> None:
         """Ask for the head of a peer's next parcel."""
         if arrival.parcels:
-            items = self.contents[arrival.parcels[0].number]
-            arrival.head, arrival.items = bytearray(4 * (3 + len(items))), None
+            parcel = arrival.parcels[0]
+            size = header_size((self.serial, *parcel), len(self.contents[parcel.number]))
+            arrival.head, arrival.header = bytearray(size), None
             arrival.stream.want(memoryview(arrival.head))
 
     def _take_next(self) -> bool:
@@ -147,35 +146,33 @@ class Journey:
         arrival = self.arrivals[self.op.legs[parcel.leg].source]
         if not arrival.stream.receive():
             return False
-        items = arrival.items
-        if items is None:
-            items = self._make_room(arrival, self._announced(arrival, parcel))
+        if arrival.header is None:
+            arrival.header = self._announced(arrival, parcel)
+            self._make_room(arrival, arrival.header.lengths)
             if not arrival.stream.receive():
                 return False
+        arrival.header.check_items(arrival.items, arrival.stream.peer)
         self.to_take.popleft()
         arrival.parcels.popleft()
-        for at, item in zip(self.contents[parcel.number], items, strict=True):
+        for at, item in zip(self.contents[parcel.number], arrival.items, strict=True):
             self.op.taken(parcel.leg, at, item)
         self.taken[parcel.number] = parcel.leg
         self._expect(arrival)
         return True
 
-    def _announced(self, arrival: Arrival, parcel: Parcel) -> list[int]:
-        """The lengths in the head of a parcel, which must be the one that is due."""
-        words = struct.unpack(f"<{len(arrival.head) // 4}I", arrival.head)
-        lengths = checked_lengths(list(words[3:]))
-        due = lengths if self.sizes is None else [self.sizes[at] for at in self.contents[parcel.number]]
-        if words[:3] != (self.serial & 0xFFFFFFFF, *parcel) or lengths != due:
-            raise arrival.stream.confused()
-        return lengths
+    def _announced(self, arrival: Arrival, parcel: Parcel) -> Header:
+        """The header of a parcel, which must be the one that is due."""
+        contents = self.contents[parcel.number]
+        sizes = None if self.sizes is None else [self.sizes[at] for at in contents]
+        longest = [self.op.items[at].longest for at in contents]
+        return read_header(arrival.head, (self.serial, *parcel), sizes, longest, arrival.stream.peer)
 
-    def _make_room(self, arrival: Arrival, sizes: list[int]) -> list[Tensor]:
+    def _make_room(self, arrival: Arrival, sizes: list[int]) -> None:
         size = sum(sizes)
         if size > arrival.place.numel():
             arrival.place = self.buffers.empty(size, torch.uint8, self.op.device)
         arrival.stream.want(arrival.place.numpy().data[:size])
         arrival.items = list(torch.split(arrival.place[:size], sizes))
-        return arrival.items
 
     def _wait(self) -> None:
         """Until the kernel takes more of what leaves, or has more of what is taken next."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from thinwire.core.average import average
 from thinwire.core.codec import Codec
+from thinwire.core.inputs import check_floats, check_weights
 from thinwire.core.ops import (
     AllGather,
     AllReduce,
@@ -23,16 +24,22 @@ from thinwire.core.ops import (
     sent_bytes,
 )
 from thinwire.core.route import Turn
-from thinwire.core.slot import Slot
+from thinwire.core.slot import Slot, check_slot
 from thinwire.core.stage import Stage
-from thinwire.errors import CodecError, WorldError
+from thinwire.errors import CodecError, StateError, WorldError
 
 T = TypeVar("T")
 
 
 @dataclass
 class Outcome:
-    """What a simulated step gave: one mean a rank, the bytes each put on the wire, and the slots for the next."""
+    """The result of a simulated step.
+
+    Args:
+        means: The mean that each rank got; all are equal.
+        sent: The bytes that each rank sent.
+        slots: The slots for the next step.
+    """
 
     means: list[Tensor]
     sent: list[int]
@@ -49,27 +56,69 @@ def simulate(
     reduction: str | None = None,
     weights: Tensor | None = None,
 ) -> Outcome:
-    """Average one tensor a rank through a chain, all ranks in this process.
+    """Average one tensor for each rank through a codec, all ranks in this process.
 
-    Pass the outcome's slots to the next step: they hold residuals and bases, and are updated in place.
+    It runs the code that `average` runs over torch.distributed.
+
+    Args:
+        codec: The codec, or its text.
+        gradients: One tensor for each rank, all of the same shape and type.
+        slots: The slots of the step before: they hold residuals and bases, and are updated in place. None begins anew.
+        seed: Seed of random rounding.
+        step: The number of the step.
+        reduction: `"summed"`, `"sharded"`, `"gathered"` or `"ring"`; None takes the cheapest.
+        weights: The parameter's values, for codecs that compare gradients with them (`iwp`).
+
+    Returns:
+        The mean that each rank got, the bytes that each rank sent, and the slots for the next step.
+
+    Examples:
+        >>> gradients = [torch.randn(256, 512) for _ in range(4)]
+        >>> outcome = thinwire.simulate("qsgd(bits=4)", gradients)
+        >>> torch.equal(outcome.means[0], outcome.means[3])
+        True
+        >>> outcome.sent[0] < 256 * 512 * 4  # bytes
+        True
     """
     codec = Codec.parse(codec)
     ranks = len(gradients)
     check_alike(gradients)
-    slots = [Slot() for _ in gradients] if slots is None else list(slots)
+    if weights is not None:
+        check_weights(weights, gradients[0])
+    slots = [check_slot(slot) for slot in ([None] * ranks if slots is None else slots)]
     if len(slots) != ranks:
         raise CodecError(f"{ranks} ranks need {ranks} slots; got {len(slots)}.")
+    check_slots(codec, slots)
     turns = [Turn(rank, ranks, seed, step, reduction) for rank in range(ranks)]
     rounds = [average(codec, g, slot, turn, weights) for g, slot, turn in zip(gradients, slots, turns, strict=True)]
     means, sent = run(rounds)
     return Outcome(means, sent, slots)
 
 
+def check_slots(codec: Codec, slots: Sequence[Slot]) -> None:
+    """Refuse slots that are damaged, or that are not of one step: the ranks would not do the same."""
+    for rank, slot in enumerate(slots):
+        if not isinstance(slot, Slot):
+            raise CodecError(f"slots must be Slots; got a {type(slot).__name__} for rank {rank}.")
+        try:
+            slot.check(codec)
+        except StateError as reason:
+            raise StateError(f"the slot of rank {rank} is damaged: {reason}") from reason
+    first = slots[0].shared(codec)
+    others = [str(rank) for rank, slot in enumerate(slots) if slot.shared(codec) != first]
+    if others:
+        raise StateError(
+            f"the slots of all ranks must come from the same step of the same run; those of rank {', '.join(others)}"
+            " differ from that of rank 0."
+        )
+
+
 def check_alike(gradients: Sequence[Tensor]) -> None:
-    if not gradients:
+    if len(gradients) == 0:
         raise CodecError("simulate needs the gradient of at least one rank; got none.")
     first = gradients[0]
     for rank, gradient in enumerate(gradients):
+        check_floats(f"the tensor of rank {rank}", gradient)
         if gradient.shape != first.shape or gradient.dtype != first.dtype:
             raise CodecError(
                 f"all ranks' tensors must be alike: rank 0 has {first.dtype} {tuple(first.shape)},"

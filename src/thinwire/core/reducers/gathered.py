@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from thinwire.core.message import decode_message, encode_message, encode_message_into, message_size
-from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds
+from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds, longest_message, sent_by
 from thinwire.core.reducers.work import Reduced, Work
 from thinwire.core.shards import size_of
 from thinwire.core.spec import Size, Spec
@@ -26,9 +26,10 @@ def gathered(work: Work) -> Rounds[Reduced]:
         encode_message_into(links, source, message)
     else:
         message = encode_message(links, source.tensor())
-    replies = yield AllGather([message], exact=size.exact)
+    replies = yield AllGather([message], size.exact, longest_message(source.numel))
     for rank, (received,) in enumerate(replies):
-        decode_message(links, received, work.total, "write" if rank == 0 else "add")
+        with sent_by(rank):
+            decode_message(links, received, work.total, "write" if rank == 0 else "add")
     if work.keep == "nothing":
         return Reduced(work.total, None)
     kept = source.values if work.keep == "remainder" else work.empty(source.numel)

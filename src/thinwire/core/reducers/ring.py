@@ -13,7 +13,7 @@ from torch import Tensor
 
 from thinwire.core.buffers import Buffers
 from thinwire.core.fast import Parts
-from thinwire.core.ops import Rounds, SendRecv
+from thinwire.core.ops import Rounds, SendRecv, longest_message, sent_by
 from thinwire.core.reducers import sharded
 from thinwire.core.reducers.work import SECOND_ENCODING, Reduced, Work
 from thinwire.core.shards import Shards
@@ -89,20 +89,22 @@ class _Elements(Parts):
 
 def _encoded_at_every_hop(work: Work, y: Tensor) -> Rounds[tuple[Tensor, Tensor]]:
     """Each rank subtracts the errors of the encodings it made from its contribution."""
-    rank, ranks = work.rank, work.ranks
+    rank, ranks, before = work.rank, work.ranks, (work.rank - 1) % work.ranks
     shards = Shards.of(work.links, y.numel(), ranks, Buffers(), y.device)
     delivered = y.clone()
 
     def encoded(j: int, values: Tensor, hop: int) -> Tensor:
         low, high = shards.bounds[j]
         message = shards.encoder(Source(values), low, hop * SECOND_ENCODING)(j)
-        shards.decoder(decoded := torch.empty_like(values), low)(j, message)
+        with sent_by(rank):
+            shards.decoder(decoded := torch.empty_like(values), low)(j, message)
         delivered[low:high] -= values - decoded
         return message
 
     def passed_on(message: Tensor) -> Rounds[Tensor]:
         sizes = [message.numel()] if shards.exact else None
-        received, _ = yield SendRecv([message], (rank + 1) % ranks, (rank - 1) % ranks, sizes)
+        longest = longest_message(shards.bounds[0][1])
+        received, _ = yield SendRecv([message], (rank + 1) % ranks, before, sizes, longest=longest)
         arrived: Tensor = received[0]
         return arrived
 
@@ -112,13 +114,15 @@ def _encoded_at_every_hop(work: Work, y: Tensor) -> Rounds[tuple[Tensor, Tensor]
         received = yield from passed_on(message)
         j = (rank - hop) % ranks
         low, high = shards.bounds[j]
-        shards.decoder(values := y[low:high].clone(), low, "add")(j, received)
+        with sent_by(before):
+            shards.decoder(values := y[low:high].clone(), low, "add")(j, received)
         message = encoded(j, values, hop)
     total = torch.empty_like(y)
     for hop in range(ranks):
         j = (rank + 1 - hop) % ranks
         low, high = shards.bounds[j]
-        shards.decoder(total[low:high], low)(j, message)
+        with sent_by(before if hop else rank):
+            shards.decoder(total[low:high], low)(j, message)
         if hop < ranks - 1:
             message = yield from passed_on(message)
     return total, delivered

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.message import message_size
-from thinwire.core.ops import LENGTH_BYTES, AllGather, AllToAll, Hops, Leg, Rounds, Traffic
+from thinwire.core.ops import LENGTH_BYTES, AllGather, AllToAll, Hops, Leg, Rounds, Traffic, longest_message, sent_by
 from thinwire.core.reducers.work import SECOND_ENCODING, Reduced, Work
 from thinwire.core.shards import Decode, Shards, shard_length
 from thinwire.core.source import Source
@@ -73,6 +73,7 @@ class _ShardedSum:
         self.size = int(shards.full) if shards.exact else None
         # all ranks must expect the same, so that it is not what was measured on one machine
         self.about = 4 * (high - low) if self.size is None else self.size
+        self.longest = longest_message(high - low)
         self.traffic = Traffic()
         self.finite: bool | None = True
         self.others = [(self.rank + hop) % self.ranks for hop in range(1, self.ranks)]
@@ -100,10 +101,10 @@ class _ShardedSum:
             parts[j] = [self._message(at)]
         for at in range(len(self.others)):
             self._sent(at)
-        received = yield AllToAll(parts, self.shards.exact)
+        received = yield AllToAll(parts, self.shards.exact, self.longest)
         for j in reversed(self.others):
-            self._received(received[j][0])
-        gathered = yield AllGather([self._sum_message()], self.shards.exact)
+            self._received(received[j][0], j)
+        gathered = yield AllGather([self._sum_message()], self.shards.exact, self.longest)
         for j in range(self.ranks):
             self._write(gathered[j][0], j)
         self._keep_second_encoding()
@@ -130,7 +131,7 @@ class _ShardedSum:
     def take(self, leg: int, message: Tensor) -> None:
         sums = leg - (self.ranks - 1)
         if sums < 0:
-            self._received(message)
+            self._received(message, (self.rank - leg - 1) % self.ranks)
         else:
             self._write(message, (self.rank - sums - 1) % self.ranks)
 
@@ -164,13 +165,15 @@ class _ShardedSum:
     def _sent(self, at: int) -> None:
         message = self.messages.pop(0)
         if self._keep is not None:
-            self._keep(self.others[at], message)
+            with sent_by(self.rank):
+                self._keep(self.others[at], message)
         if self.shards.exact:
             self.free.append(message)
 
-    def _received(self, message: Tensor) -> None:
+    def _received(self, message: Tensor, source: int) -> None:
         self._begin_sum()
-        self._add(self.rank, message)
+        with sent_by(source):
+            self._add(self.rank, message)
 
     def _sum_message(self) -> Tensor:
         """The sum, encoded once: everyone, the owner too, decodes the same bytes."""
@@ -179,7 +182,8 @@ class _ShardedSum:
         return self.encoded_sum
 
     def _write(self, message: Tensor, j: int) -> None:
-        self._put(j, message)
+        with sent_by(j):
+            self._put(j, message)
         if self.work.sink is not None:
             self.work.sink.arrived(*self.shards.bounds[j])
         if self.finite:

@@ -6,7 +6,6 @@
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import rich as rich
 import torch
@@ -25,8 +24,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loss = net(torch.randn(4, 64)).sum()
 
 
-def callback(metrics: dict[str, Any]) -> None:
-    assert metrics["bytes_sent"] >= 0
+def callback(metrics: thinwire.StepMetrics) -> None:
+    assert metrics.bytes_sent >= 0
 
 
 def SummaryWriter() -> SimpleNamespace:

@@ -1,0 +1,215 @@
+"""What DistributedDataParallel asks: it calls a hook for each bucket, and steps end behind the last one."""
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.ddp.agreement import Fingerprint
+from thinwire.ddp.callbacks import StepCallbacks
+from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.lane import Lane, Promise
+from thinwire.ddp.watching import Watch, not_copied
+from thinwire.errors import ThinwireError, WorldError
+from thinwire.worlds.distributed import Distributed
+
+Bucket: TypeAlias = "torch.futures.Future[Tensor]"
+
+# Bytes of gradients. DDP's first bucket is a short one, so that something travels early; but a round costs what it
+# costs, and of compressed gradients there is little to send.
+WORTH_ROUNDS = 8 << 20
+
+
+@dataclass
+class Load:
+    """A bucket on its way."""
+
+    pieces: list[Piece]
+    promise: Promise
+
+
+class BucketHook:
+    """The state of DDP's hook: averages buckets on lanes, and counts steps.
+
+    DDP keeps it alive: no reference back to the model, or neither would ever be freed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        world: Distributed,
+        lanes: Sequence[Lane],
+        *,
+        names: dict[int, str],
+        layout: Sequence[tuple[str, Tensor]],
+        check: int,
+        scaler: Any,
+        headroom: bool,
+    ) -> None:
+        """`names` are those of the parameters, by id; `layout` has the shapes of those that are trained."""
+        self.engine = engine
+        self.headroom = headroom
+        self.check = check
+        self.callbacks = StepCallbacks()
+        self.lanes = lanes
+        self._world = world
+        self._names, self._layout = names, layout
+        self._scaler = scaler
+        self._waiting: list[Load] = []
+        self._sent: list[list[Load]] = []  # in this step
+        self._fingerprint = Fingerprint()
+        self._watch: Callable[[], Watch | None] = lambda: None
+
+    def enter(self, model: DistributedDataParallel, hook: Callable[..., Any]) -> None:
+        """Take the model's hook slot, now or once there is something to do in it."""
+
+        def take(model: DistributedDataParallel) -> None:
+            model.register_comm_hook(self, hook)
+            self._watch = lambda: None
+
+        self.callbacks.watch(model)
+        if self._works():
+            take(model)
+        else:
+            trained = [p for p in model.module.parameters() if p.requires_grad and id(p) in self._names]
+            self._watch = weakref.ref(Watch(model, trained, take, self._on_plain_step))
+
+    def _works(self) -> bool:
+        """Whether anything is compressed, or owed from when it was, or compared, or left out."""
+        return bool(self.engine.has_codecs() or self.engine.slots or self.check or self.headroom)
+
+    def take_slot(self) -> None:
+        if (watch := self._watch()) is not None and self._works():
+            watch.take_slot()
+
+    def close(self) -> None:
+        """End the threads and give up their groups, then call callbacks that have not been called yet."""
+        if (watch := self._watch()) is not None:
+            watch.end()
+        for lane in self.lanes:
+            lane.leave()
+        self.callbacks.close()
+
+    def __reduce__(self) -> Any:
+        raise not_copied()
+
+    def _on_plain_step(self, exposed: float) -> None:
+        """DDP has averaged all gradients by itself."""
+        self.engine.note_plain(self._layout, self._world.ranks, exposed)
+        self._end_step(exposed)
+        self.callbacks.run()
+
+    def on_bucket(self, bucket: Any) -> Bucket:
+        """A future of the averaged bucket."""
+        if isinstance(bucket, tuple):
+            raise compiled_reducer()
+        in_backward = torch._C._current_graph_task_id() != -1  # not so for a rank that has joined
+        future = self._send_nothing(bucket) if self.headroom else self._send_bucket(bucket, in_backward)
+        if bucket.is_last():
+            self._call_behind(future, in_backward)
+        return future
+
+    def _send_bucket(self, bucket: Any, in_backward: bool) -> Bucket:
+        if bucket.index() == 0:
+            self._begin_step()
+        buffer: Tensor = bucket.buffer()
+        pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
+        pieces = [Piece(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
+        load = Load(pieces, Promise(buffer, in_backward))
+        if any(self.engine.codec(piece.name).stages for piece in pieces):
+            self._waiting.append(load)
+        else:
+            self._send([load])
+        if bucket.is_last() or sum(each.promise.buffer.nbytes for each in self._waiting) >= WORTH_ROUNDS:
+            self._send(self._waiting)
+            self._waiting = []
+        return self._last(Promise(buffer, in_backward)) if bucket.is_last() else load.promise.future
+
+    def _send(self, loads: list[Load]) -> None:
+        """Average these buckets in the same rounds, on the lane whose turn it is."""
+        if loads:
+            lane = self.lanes[len(self._sent) % len(self.lanes)]
+            self._sent.append(loads)
+            lane.queue(lambda world: self._average(loads, world), [load.promise for load in loads])
+
+    def _begin_step(self) -> None:
+        self._sent, self._waiting = [], []
+        if self._scaler is not None:
+            self.engine.rescale(float(self._scaler.get_scale()))
+
+    def _call_behind(self, last: Bucket, in_backward: bool) -> None:
+        """Once the step has ended, raise its failure or call the callbacks."""
+        if in_backward:
+            # A future that fails crosses C++ as "Unable to cast ... to Tensor". A callback at the end of backward
+            # raises the error itself; it queues another one, which runs behind DDP's own.
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: engine.queue_callback(self._on_backward_end))
+        else:
+            last.wait()  # as DDP would do next
+            self._on_backward_end()
+
+    def _on_backward_end(self) -> None:
+        self._raise_failure()
+        self.callbacks.run()
+
+    def _raise_failure(self) -> None:
+        reason = next((lane.broken for lane in self.lanes if lane.broken is not None), None)
+        if reason is not None:
+            raise WorldError(str(reason)) from reason
+
+    def _average(self, loads: list[Load], world: Distributed) -> None:
+        pieces = [piece for load in loads for piece in load.pieces]
+        buffers = [load.promise.buffer for load in loads]
+        try:
+            self.engine.average(pieces, world, buffers[0] if len(buffers) == 1 else None)
+        except Exception as reason:
+            names = ", ".join(p.name for p in pieces[:4]) + (", ..." if len(pieces) > 4 else "")
+            where = f"[rank {world.rank}, step {self.engine.step}, averaging {names}]"
+            raise WorldError(f"{_sentence(reason)} {where}") from reason
+        for buffer in buffers if self._checks() else ():
+            self._fingerprint.add(buffer)
+
+    def _last(self, promise: Promise) -> Bucket:
+        """End the step behind all of its buckets; the last one's lane waits for the others."""
+        ready, sent, self._sent = time.perf_counter(), self._sent, []
+
+        def finish(world: Distributed) -> None:
+            for load in (load for loads in sent for load in loads):
+                load.promise.future.wait()
+            self._raise_failure()
+            if self._checks():
+                self._fingerprint.compare(world, self.engine.step)
+            self._end_step(time.perf_counter() - ready)
+
+        self.lanes[(len(sent) - 1) % len(self.lanes)].queue(finish, [promise])
+        return promise.future
+
+    def _send_nothing(self, bucket: Any) -> Bucket:
+        done: Bucket = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        if bucket.is_last():
+            self._end_step(0.0)
+        return done
+
+    def _end_step(self, exposed: float) -> None:
+        self.callbacks.add(self.engine.end_step(self._world.ranks, exposed))
+
+    def _checks(self) -> bool:
+        return self.check > 0 and self.engine.step % self.check == 0
+
+
+def compiled_reducer() -> WorldError:
+    """What is to be raised if DDP's reducer is a part of a compiled graph."""
+    return WorldError(
+        "thinwire does not work inside a graph of torch.compile with optimize_ddp='python_reducer';"
+        " leave torch._dynamo.config.optimize_ddp at its default."
+    )
+
+
+def _sentence(reason: Exception) -> str:
+    return str(reason) if isinstance(reason, ThinwireError) else f"{type(reason).__name__}: {reason}"
