@@ -129,8 +129,8 @@ def test_slots_with_such_residuals_are_refused(message: str) -> None:
     with pytest.raises(StateError):
         Slot.from_state_dict({**Slot().state_dict(), "residual": held})
     if isinstance(held, Tensor):
+        saved = {**Slot().state_dict(), "chain": "momentum(beta=0.9)", "shape": [64]}
         with pytest.raises(StateError) as caught:
-            saved = {**Slot().state_dict(), "chain": "momentum(beta=0.9)", "shape": [64]}
             Slot.from_state_dict({**saved, "states": [{"velocity": held}]})
         assert message in str(caught.value)
 
