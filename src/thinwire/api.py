@@ -2,9 +2,9 @@
 
 from thinwire._version import __version__
 from thinwire.core.codec import Codec
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.plan import Plan, Rule
-from thinwire.core.route import Turn
+from thinwire.core.route import StepInfo
 from thinwire.core.schedule import LossGuard
 from thinwire.core.settings import Delay, Feedback
 from thinwire.core.slot import Slot
@@ -51,6 +51,7 @@ __all__ = [
     "Codec",
     "CodecError",
     "CodecMetrics",
+    "Context",
     "Delay",
     "Elias",
     "Encoded",
@@ -69,7 +70,6 @@ __all__ = [
     "RandomK",
     "RangeFloat",
     "Rule",
-    "Scene",
     "SharedTopK",
     "Sign",
     "Size",
@@ -77,12 +77,12 @@ __all__ = [
     "Spec",
     "Stage",
     "StateError",
+    "StepInfo",
     "StepMetrics",
     "Ternary",
     "ThinwireError",
     "Threshold",
     "TopK",
-    "Turn",
     "Vote",
     "WireError",
     "WorldError",

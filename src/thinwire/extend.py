@@ -1,4 +1,4 @@
-"""What authors of stages need beyond `Stage`, `Spec`, `Size`, `Encoded` and `Scene`, which `import thinwire` offers."""
+"""What authors of stages need beyond `Stage`, `Spec`, `Size`, `Encoded` and `Context`, which `import thinwire` offers."""
 
 from thinwire.core.ops import AllGather, AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words

@@ -40,7 +40,7 @@ def trained(
         rounds = []
         for rank, gradient in enumerate(gradients(RANKS, SHAPE, seed=step)):
             memory[rank].reset()
-            turn = thinwire.Turn(rank, RANKS, 1, step, measure=step % 2 == 0, buffers=memory[rank])
+            turn = thinwire.StepInfo(rank, RANKS, 1, step, measure=step % 2 == 0, buffers=memory[rank])
             rounds.append(average(codec, gradient, slots[rank], turn, weights(SHAPE), gradient if in_place else None))
         means += [mean.clone() for mean in run(rounds)[0]]
     return means, [slot.state_dict() for slot in slots]

@@ -5,7 +5,7 @@ import torch
 
 import thinwire
 from tests.contract.rows import gradients, simulate
-from thinwire import Codec, CodecError, Slot, StateError, Turn
+from thinwire import Codec, CodecError, Slot, StateError, StepInfo
 from thinwire.core.average import average
 from thinwire.core.coalesced import coalesced
 from thinwire.core.reducers import choose_reduction
@@ -64,7 +64,7 @@ def test_what_is_short_goes_along_with_what_is_long() -> None:
     assert choose_reduction(coders, spec, 2, bundle_numel=10**6) == "gathered"
     shapes = [(100,), (500, 400)]
     given = [[gradients(4, shape, seed=i)[rank] for i, shape in enumerate(shapes)] for rank in range(4)]
-    turns = [Turn(rank, 4, company=200_100) for rank in range(4)]
+    turns = [StepInfo(rank, 4, bundle_numel=200_100) for rank in range(4)]
     rounds = [
         coalesced([average(Codec.parse("qsgd"), g, Slot(), turn) for g in mine])
         for mine, turn in zip(given, turns, strict=True)
@@ -166,7 +166,7 @@ def test_coalesced_rounds_give_each_segment_its_own_result_in_fewer_rounds() -> 
 
     def rounds(rank: int) -> list:
         return [
-            average(codec, gradients(ranks, shape, seed=i)[rank], Slot(), Turn(rank, ranks))
+            average(codec, gradients(ranks, shape, seed=i)[rank], Slot(), StepInfo(rank, ranks))
             for i, (codec, shape) in enumerate(zip(chains, shapes, strict=True))
         ]
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tests.contract.rows import gradients
-from thinwire import Codec, Slot, Turn, simulate
+from thinwire import Codec, Slot, StepInfo, simulate
 from thinwire.core.average import average
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.spec import Spec
 from thinwire.core.stage import DeliveryStage, Encoded
 from thinwire.stages.fourier import FFT
@@ -103,7 +103,7 @@ def test_what_is_lost_is_measured_where_it_is() -> None:
     for head in ("", "feedback(beta=0.999999) | "):
         codec, slots = Codec.parse(head + "fft(chunk=64) | topk(density=0.1)"), [Slot(), Slot()]
         for step in range(3):
-            turns = [Turn(rank, 2, 0, step, measure=True) for rank in range(2)]
+            turns = [StepInfo(rank, 2, 0, step, measure=True) for rank in range(2)]
             given = gradients(2, (300,), seed=step)
             run([average(codec, g, s, t) for g, s, t in zip(given, slots, turns, strict=True)])
         shares[head] = [slots[0].notes["lost"], slots[0].notes["given"]]
@@ -119,7 +119,7 @@ class ToldTopK(DeliveryStage, TopK):
 
     told: ClassVar[list[Tensor]] = []
 
-    def delivered(self, sent: Tensor, scene: Scene) -> None:
+    def delivered(self, sent: Tensor, ctx: Context) -> None:
         self.told.append(sent.clone())
 
 
@@ -144,9 +144,9 @@ class WatchedFFT(FFT):
 
     seen: ClassVar[list[bool]] = []
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        self.seen.append(scene.has_residual)
-        return super().encode(x, scene)
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        self.seen.append(ctx.has_residual)
+        return super().encode(x, ctx)
 
 
 @pytest.mark.parametrize("numel", [300, 301], ids=["kept in the sum space", "kept in the tensor's own"])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.contract.rows import gradients
-from thinwire import Codec, Slot, Turn, simulate
+from thinwire import Codec, Slot, StepInfo, simulate
 from thinwire.core import shards, source
 from thinwire.core.average import average
 from thinwire.core.blockwise import Blockwise
@@ -77,7 +77,7 @@ def test_the_first_message_leaves_before_the_rest_is_transformed(monkeypatch: py
 
     monkeypatch.setattr(fourier.FFT, "forward", counted)
     codec = Codec.parse("fft(chunk=64) | topk(density=0.1)")
-    op = average(codec, torch.randn(4096), Slot(), Turn(0, 4, reduction="sharded")).send(None)
+    op = average(codec, torch.randn(4096), Slot(), StepInfo(0, 4, reduction="sharded")).send(None)
     assert isinstance(op, Hops)
     assert not transformed
     op.given(0, 0)
@@ -123,7 +123,7 @@ def test_a_mean_may_take_the_place_of_the_gradient(chain: str, monkeypatch: pyte
         slots, means = [Slot() for _ in range(ranks)], list[Tensor]()
         for step in range(2):
             given = gradients(ranks, (1500,), seed=step)
-            turns = [Turn(r, ranks, 0, step, reduction="sharded") for r in range(ranks)]
+            turns = [StepInfo(r, ranks, 0, step, reduction="sharded") for r in range(ranks)]
             outs = given if in_place else [torch.empty_like(g) for g in given]
             rounds = [
                 average(codec, g, s, t, None, out) for g, s, t, out in zip(given, slots, turns, outs, strict=True)
@@ -176,6 +176,6 @@ def test_ranks_that_hear_shards_in_another_order_decode_the_same_bits(monkeypatc
     monkeypatch.setattr(sharded, "LONG", 1)
     codec, ranks = Codec.parse("fft(chunk=64) | topk(density=0.3)"), 3
     given = gradients(ranks, (1500,))
-    rounds = [average(codec, g, Slot(), Turn(r, ranks, reduction="sharded")) for r, g in enumerate(given)]
+    rounds = [average(codec, g, Slot(), StepInfo(r, ranks, reduction="sharded")) for r, g in enumerate(given)]
     means, _ = run(rounds)
     assert all(torch.equal(mean, means[0]) for mean in means)

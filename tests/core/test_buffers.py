@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from thinwire import Codec, Slot, Turn
+from thinwire import Codec, Slot, StepInfo
 from thinwire.core import buffers as buffers_of_a_step
 from thinwire.core.average import average
 from thinwire.core.buffers import Buffers
@@ -67,7 +67,7 @@ def test_a_residual_stays_where_it_was_made_and_the_old_memory_is_used_again() -
     owed, seen = torch.zeros(LONG), set[int]()
     for step in range(6):
         buffers.reset()
-        mean = done(average(codec, x, slot, Turn(0, 1, 0, step, buffers=buffers)))
+        mean = done(average(codec, x, slot, StepInfo(0, 1, 0, step, buffers=buffers)))
         assert slot.held is not None
         owed = owed + x - mean
         torch.testing.assert_close(slot.held, owed, rtol=1e-4, atol=1e-4)
@@ -78,12 +78,12 @@ def test_a_residual_stays_where_it_was_made_and_the_old_memory_is_used_again() -
 def test_a_step_that_is_not_finite_leaves_the_residual_alone() -> None:
     codec, slot, buffers = Codec.parse("sign"), Slot(), Buffers()
     x = torch.randn(LONG, generator=torch.Generator().manual_seed(2))
-    done(average(codec, x, slot, Turn(0, 1, 0, 0, buffers=buffers)))
+    done(average(codec, x, slot, StepInfo(0, 1, 0, 0, buffers=buffers)))
     assert slot.held is not None
     before = slot.held.clone()
     buffers.reset()
     x[7] = float("nan")
-    done(average(codec, x, slot, Turn(0, 1, 0, 1, buffers=buffers)))
+    done(average(codec, x, slot, StepInfo(0, 1, 0, 1, buffers=buffers)))
     buffers.reset()
     alone(buffers).fill_(1e9)  # what the failed step used, and nobody holds
     assert torch.equal(slot.held, before)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.contract.rows import gradients, simulate
 from tests.contract.test_contract import same
-from thinwire import Codec, Slot, Turn
+from thinwire import Codec, Slot, StepInfo
 from thinwire.core.average import average
 from thinwire.core.reducers.pipelined import ELEMENTS, part_bounds
 from thinwire.stages.pca_basis import Slices
@@ -136,7 +136,7 @@ def test_numbers_made_late_are_the_same(codec: str, ranks: int, monkeypatch: pyt
             slots = [Slot() for _ in range(ranks)]
             for step in range(4):
                 shares = gradients(ranks, SHAPE, seed=step)
-                turns = [Turn(rank, ranks, 0, step, reduction) for rank in range(ranks)]
+                turns = [StepInfo(rank, ranks, 0, step, reduction) for rank in range(ranks)]
                 run(
                     [average(chain, g, slot, turn, None, g) for g, slot, turn in zip(shares, slots, turns, strict=True)]
                 )

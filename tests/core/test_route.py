@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.contract.rows import gradients
 from tests.contract.test_contract import same
-from thinwire import Codec, CodecError, Slot, Turn, simulate
+from thinwire import Codec, CodecError, Slot, StepInfo, simulate
 from thinwire.core.context import STEADY, State
 from thinwire.core.fast import BlockCoder, PartCoder
 from thinwire.core.reducers import choose_reduction
@@ -42,7 +42,7 @@ def new_states(codec: Codec, spec: Spec, steady: bool = False) -> list[State]:
 def route_of(chain: str, shape: Sequence[int], steady: bool, facts: dict[str, Any]) -> Route:
     codec, spec = Codec.parse(chain), Spec.of(tuple(shape))
     where = {name: facts[name] for name in ("device", "dtype") if name in facts}
-    turn = Turn(**({"ranks": 4} | {name: fact for name, fact in facts.items() if name not in where}))
+    turn = StepInfo(**({"ranks": 4} | {name: fact for name, fact in facts.items() if name not in where}))
     return route(codec, spec, new_states(codec, spec, steady), turn, **where)
 
 
@@ -65,7 +65,7 @@ TABLE: list[tuple[str, tuple[int, ...], bool, dict[str, Any], dict[str, Any]]] =
         "fftsgd",
         MATRIX,
         False,
-        {"company": 1 << 20},
+        {"bundle_numel": 1 << 20},
         {"encoding": "blocks", "keep": "remainder", "in_sum_space": True},
     ),
     (
@@ -161,7 +161,7 @@ def test_the_route_follows_the_phases_of_a_learnt_basis() -> None:
     phases = list[str]()
     for step in range(14):
         slots[0].open(codec, MATRIX)
-        found = route(codec, Spec.of(MATRIX), slots[0].states, Turn(ranks=2, step=step))
+        found = route(codec, Spec.of(MATRIX), slots[0].states, StepInfo(ranks=2, step=step))
         assert (found.instead is None) == (found.transforms == 1) == (found.keep == "delivered")
         assert found.share
         encodings.append(found.encoding)
@@ -202,9 +202,9 @@ def chains(draw: st.DrawFn) -> Codec:
 
 
 @st.composite
-def turns(draw: st.DrawFn) -> Turn:
-    ranks, company = draw(st.integers(1, 9)), draw(st.sampled_from([0, 10**6]))
-    return Turn(0, ranks, 0, draw(st.integers(0, 4)), None, company, draw(st.booleans()))
+def turns(draw: st.DrawFn) -> StepInfo:
+    ranks, bundle_numel = draw(st.integers(1, 9)), draw(st.sampled_from([0, 10**6]))
+    return StepInfo(0, ranks, 0, draw(st.integers(0, 4)), None, bundle_numel, draw(st.booleans()))
 
 
 @given(
@@ -218,11 +218,13 @@ def turns(draw: st.DrawFn) -> Turn:
 )
 @settings(max_examples=400, deadline=None)
 def test_laws_of_any_route(
-    codec: Codec, shape: list[int], steady: bool, turn: Turn, device: str, dtype: torch.dtype, data: st.DataObject
+    codec: Codec, shape: list[int], steady: bool, turn: StepInfo, device: str, dtype: torch.dtype, data: st.DataObject
 ) -> None:
     spec = Spec.of(tuple(shape))
     legal = ["sharded", "gathered", "ring"] if codec.coders else ["summed", "ring"]
-    turn = Turn(0, turn.ranks, 0, turn.step, data.draw(st.none() | st.sampled_from(legal)), turn.company, turn.measure)
+    turn = StepInfo(
+        0, turn.ranks, 0, turn.step, data.draw(st.none() | st.sampled_from(legal)), turn.bundle_numel, turn.measure
+    )
     states = new_states(codec, spec, steady)
     before = copy.deepcopy(states)
     found = route(codec, spec, states, turn, device, dtype)
@@ -241,7 +243,7 @@ def test_laws_of_any_route(
     check_encoding(found, codec, spec, turn, device)
 
 
-def check_what_is_kept(found: Route, codec: Codec, turn: Turn, dtype: torch.dtype) -> None:
+def check_what_is_kept(found: Route, codec: Codec, turn: StepInfo, dtype: torch.dtype) -> None:
     told = any(isinstance(stage, DeliveryStage) for stage in codec.stages)
     asked = bool(codec.stages) and (turn.measure or told or codec.feedback != "off")
     assert (found.keep != "nothing") == asked
@@ -254,7 +256,7 @@ def check_what_is_kept(found: Route, codec: Codec, turn: Turn, dtype: torch.dtyp
     assert found.keep != "remainder" or found.in_sum_space or not found.transforms
 
 
-def check_encoding(found: Route, codec: Codec, spec: Spec, turn: Turn, device: str) -> None:
+def check_encoding(found: Route, codec: Codec, spec: Spec, turn: StepInfo, device: str) -> None:
     if found.encoding == "whole":
         return
     last = codec.transforms[-1]
@@ -267,5 +269,5 @@ def check_encoding(found: Route, codec: Codec, spec: Spec, turn: Turn, device: s
     assert device == "cpu"
     assert not turn.measure
     assert len(codec.transforms) == 1
-    reduction = choose_reduction(codec.coders, codec.sum_spec(spec), turn.ranks, found.wish, turn.company)
+    reduction = choose_reduction(codec.coders, codec.sum_spec(spec), turn.ranks, found.wish, turn.bundle_numel)
     assert reduction == "sharded"

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from tests.contract.rows import ROWS, gradients, simulate
-from thinwire import Codec, Slot, Turn
+from thinwire import Codec, Slot, StepInfo
 from thinwire.core import shards
 from thinwire.core.average import average
 from thinwire.core.buffers import Buffers
 from thinwire.core.coalesced import coalesced
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.message import Link, decode_message, encode_message
 from thinwire.core.ops import AllGather, AllToAll, Hops
 from thinwire.core.reducers import sharded
@@ -77,7 +77,7 @@ def test_very_long_messages_travel_in_slices() -> None:
         ("qsgd(bits=4) | huffman", 4 * numel, 1),
         ("topk(density=0.9)", 4 * numel, 1),
     ):
-        turn = Turn(0, 4, reduction="sharded")
+        turn = StepInfo(0, 4, reduction="sharded")
         op = average(Codec.parse(row), torch.ones(given), Slot(), turn).send(None)
         assert isinstance(op, Hops)
         assert len(op.items) == count
@@ -88,7 +88,7 @@ def hops(row: str, ranks: int, numel: int) -> list[list[Any]]:
     asked: list[list[Any]] = [[] for _ in range(ranks)]
 
     def watched(rank: int) -> Any:
-        rounds = average(Codec.parse(row), gradients(ranks, (numel,))[rank], Slot(), Turn(rank, ranks))
+        rounds = average(Codec.parse(row), gradients(ranks, (numel,))[rank], Slot(), StepInfo(rank, ranks))
         reply = None
         while True:
             try:
@@ -123,7 +123,7 @@ def test_others_sums_may_be_taken_before_the_own_one_is_made(monkeypatch: pytest
     monkeypatch.setattr(sharded, "LONG", 1)
     given, codec = gradients(2, (3000,)), Codec.parse("qsgd(bits=4)")
     expected = simulate(codec, given, reduction="sharded").means[0]
-    rounds = [average(codec, given[rank], Slot(), Turn(rank, 2, reduction="sharded")) for rank in range(2)]
+    rounds = [average(codec, given[rank], Slot(), StepInfo(rank, 2, reduction="sharded")) for rank in range(2)]
     journeys: list[Any] = [each.send(None) for each in rounds]
     shards = [journey.given(0, 0).clone() for journey in journeys]
     for rank, journey in enumerate(journeys):
@@ -140,8 +140,8 @@ def test_others_sums_may_be_taken_before_the_own_one_is_made(monkeypatch: pytest
 
 
 def test_what_is_short_goes_along_with_what_is_long() -> None:
-    for company, in_hops in ((2 * sharded.LONG * 3, True), (0, False)):
-        turn = Turn(0, 3, company=company, reduction="sharded")
+    for bundle_numel, in_hops in ((2 * sharded.LONG * 3, True), (0, False)):
+        turn = StepInfo(0, 3, bundle_numel=bundle_numel, reduction="sharded")
         op = average(Codec.parse("qsgd(bits=4)"), torch.zeros(2000), Slot(), turn).send(None)
         assert isinstance(op, Hops) == in_hops
 
@@ -159,7 +159,7 @@ def test_hops_of_several_tensors_are_shared(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
     def rounds(rank: int) -> Any:
-        turn = Turn(rank, ranks, 0, 0, "sharded")
+        turn = StepInfo(rank, ranks, 0, 0, "sharded")
         return coalesced(
             [
                 average(Codec.parse(chain), gradients(ranks, shape, seed=i)[rank], Slot(), turn)
@@ -185,7 +185,7 @@ def test_every_tensor_of_a_journey_is_counted(monkeypatch: pytest.MonkeyPatch) -
     tallies = [[Tally() for _ in shapes] for _ in range(ranks)]
 
     def rounds(rank: int) -> Any:
-        turn = Turn(rank, ranks, 0, 0, "sharded")
+        turn = StepInfo(rank, ranks, 0, 0, "sharded")
         averages = [average(Codec.parse("qsgd"), gradients(ranks, shape)[rank], Slot(), turn) for shape in shapes]
         return coalesced([metered(a, tally, rank, ranks) for a, tally in zip(averages, tallies[rank], strict=True)])
 
@@ -207,12 +207,12 @@ class Shifted(WireCoder):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(spec.numel)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        return Encoded(x + torch.arange(scene.base, scene.base + x.numel()))
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        return Encoded(x + torch.arange(ctx.base, ctx.base + x.numel()))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        self.read.add(scene.base)
-        values = encoded.values - torch.arange(scene.base, scene.base + out.numel())
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        self.read.add(ctx.base)
+        values = encoded.values - torch.arange(ctx.base, ctx.base + out.numel())
         put(values, out, mode)
 
 
@@ -246,11 +246,11 @@ def test_what_is_subtracted_is_what_is_decoded(chain: str) -> None:
     numel = 1037
     codec, (x, y) = Codec.parse(chain), gradients(2, (numel,))
     stage, spec = codec.coders[0], Spec.of((numel,))
-    scene = Scene(spec, stage.init(spec))
-    message = encode_message([Link(stage, scene)], x)
+    ctx = Context(spec, stage.init(spec))
+    message = encode_message([Link(stage, ctx)], x)
     decoded, less = torch.empty(numel), y.clone()
-    decode_message([Link(stage, scene)], message, decoded)
-    decode_message([Link(stage, scene)], message, less, "subtract")
+    decode_message([Link(stage, ctx)], message, decoded)
+    decode_message([Link(stage, ctx)], message, less, "subtract")
     assert torch.equal(less, y - decoded)
 
 
@@ -275,11 +275,11 @@ def test_every_link_keeps_its_own_draws() -> None:
         def out(self, spec: Spec) -> Spec:
             return spec
 
-        def encode(self, x: Tensor, scene: Scene) -> Encoded:
-            seen.append(scene.stream)
+        def encode(self, x: Tensor, ctx: Context) -> Encoded:
+            seen.append(ctx.stream)
             return Encoded(x)
 
-    links = [Link(Watched(), Scene(Spec(8), {}, stream=stream)) for stream in (3, 5)]
+    links = [Link(Watched(), Context(Spec(8), {}, stream=stream)) for stream in (3, 5)]
     of_ranks = shards.Shards.of(links, 8, 2, Buffers(), torch.device("cpu"))
     of_ranks.encoder(Source(torch.ones(8)))(0)
     of_ranks.encoder(Source(torch.ones(8)), salt=64)(1)

@@ -40,7 +40,7 @@ def averages(rank: int, ranks: int) -> dict[str, Any]:
             world, slot = Distributed(), thinwire.Slot()
             world._gloo = devices
             for step in range(2):
-                turn = thinwire.Turn(rank, ranks, 7, step, "sharded", buffers=world.buffers)
+                turn = thinwire.StepInfo(rank, ranks, 7, step, "sharded", buffers=world.buffers)
                 mine = torch.randn(4000, generator=torch.Generator().manual_seed(10 * step + rank))
                 mean = world.drive(average(thinwire.Codec.parse(row), mine, slot, turn))
             means[f"{row} {bool(devices)}"] = mean.numpy(), world.sent

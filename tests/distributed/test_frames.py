@@ -15,10 +15,10 @@ import thinwire
 from tests.distributed.meeting import close, meet, on_all
 from tests.distributed.processes import run_ranks
 from tests.distributed.test_streams import Numbers, journey_of
-from thinwire.core.reducers import sharded
+from thinwire import Context, Encoded
 from thinwire.core.buffers import Buffers
 from thinwire.core.ops import LONGEST, AllGather, AllToAll, Hops, SendRecv, longest_message
-from thinwire import Encoded, Scene
+from thinwire.core.reducers import sharded
 from thinwire.kernels import checksum, coders
 from thinwire.stages.sparsify import TopK
 from thinwire.worlds.distributed import Distributed
@@ -142,9 +142,9 @@ def test_an_absurd_length_is_refused_before_memory_is_reserved(monkeypatch: pyte
 class Damaged(TopK):
     """Rank 1 sends messages whose positions end too early."""
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        values, side = super().encode(x, scene)
-        return Encoded(values, side[:-1] if scene.rank == 1 and side is not None else side)
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        values, side = super().encode(x, ctx)
+        return Encoded(values, side[:-1] if ctx.rank == 1 and side is not None else side)
 
 
 @pytest.mark.parametrize("reduction", ["sharded", "gathered", "ring"])

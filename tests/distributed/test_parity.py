@@ -38,7 +38,7 @@ def average_all(rank: int, ranks: int) -> dict[str, Any]:
             for step in range(STEPS):
                 world = Distributed()
                 world.buffers = buffers
-                turn = thinwire.Turn(rank, ranks, 7, step, reduction, buffers=buffers)
+                turn = thinwire.StepInfo(rank, ranks, 7, step, reduction, buffers=buffers)
                 mean = world.drive(average(codec, gradients(ranks, SHAPE, seed=step)[rank], slot, turn, weights(SHAPE)))
             results[f"{row} {reduction}"] = (mean.numpy(), world.sent)
     results |= average_in_hops(rank, ranks)
@@ -55,7 +55,7 @@ def average_in_hops(rank: int, ranks: int) -> dict[str, Any]:
     for row in ROWS:
         codec, slot = thinwire.Codec.parse(row), thinwire.Slot()
         for step in range(STEPS if codec.coders else 0):
-            turn = thinwire.Turn(rank, ranks, 7, step, "sharded", buffers=world.buffers)
+            turn = thinwire.StepInfo(rank, ranks, 7, step, "sharded", buffers=world.buffers)
             given = gradients(ranks, SHAPE, seed=step)[rank]
             mean = world.drive(average(codec, given, slot, turn, weights(SHAPE)))
             results[f"{row} hops"] = mean.numpy()

@@ -38,7 +38,7 @@ def average_together(rank: int, ranks: int) -> dict[str, list[bytes]]:
                 for at, shape in enumerate(SHAPES):
                     given = gradients(ranks, shape, seed=10 * step + at)[rank]
                     buffers = world.buffers if shared else Buffers()
-                    turn = thinwire.Turn(rank, ranks, at, step, buffers=buffers)
+                    turn = thinwire.StepInfo(rank, ranks, at, step, buffers=buffers)
                     rounds.append(average(codec, given, slots[at], turn, weights(shape)))
                 means = world.drive(coalesced(rounds)) if shared else [world.drive(one) for one in rounds]
             results[f"{text} {shared}"] = [mean.numpy().tobytes() for mean in means]

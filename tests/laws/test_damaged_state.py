@@ -17,7 +17,7 @@ from tests.contract.rows import gradients, simulate
 from tests.contract.test_contract import same
 from thinwire import Slot, StateError
 from thinwire.core.plan import Plan
-from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.engine import Engine, NamedGradient
 from thinwire.ddp.loading import load_engine
 from thinwire.ddp.saving import save_engine
 from thinwire.worlds.distributed import Distributed
@@ -175,7 +175,7 @@ def go_on(engine: Engine, world: Distributed, steps: int) -> Tensor:
     weight, bias = torch.empty(0), torch.ones(5)
     for _ in range(steps):
         weight = gradients(1, SHAPE, seed=min(engine.step, 99))[0]
-        pieces = [Piece("weight", weight, torch.ones(SHAPE)), Piece("bias", bias, bias)]
+        pieces = [NamedGradient("weight", weight, torch.ones(SHAPE)), NamedGradient("bias", bias, bias)]
         engine.average(pieces, world)
         engine.end_step(1, 0.0)
     return weight

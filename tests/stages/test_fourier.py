@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire import Codec, simulate
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded
 from thinwire.errors import CodecError, WireError
@@ -25,11 +25,11 @@ def numbers(numel: int, seed: int) -> torch.Tensor:
 
 
 def there(stage: Chunked, x: torch.Tensor) -> torch.Tensor:
-    return stage.encode(x, Scene(Spec(x.numel()), {})).values
+    return stage.encode(x, Context(Spec(x.numel()), {})).values
 
 
 def back(stage: Chunked, y: torch.Tensor, out: torch.Tensor, mode: Mode = "write") -> torch.Tensor:
-    stage.decode(Encoded(y), Scene(Spec(out.numel()), {}), out, mode)
+    stage.decode(Encoded(y), Context(Spec(out.numel()), {}), out, mode)
     return out
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire import Codec, simulate
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded
 from thinwire.errors import CodecError
@@ -17,8 +17,8 @@ def numbers(numel: int, seed: int) -> torch.Tensor:
     return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
-def there(stage: Hadamard, x: torch.Tensor, **scene: int) -> torch.Tensor:
-    return stage.encode(x, Scene(Spec(x.numel()), {}, **scene)).values  # type: ignore[arg-type]
+def there(stage: Hadamard, x: torch.Tensor, **ctx: int) -> torch.Tensor:
+    return stage.encode(x, Context(Spec(x.numel()), {}, **ctx)).values  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stage", [Hadamard(), Hadamard(chunk=2), Hadamard(chunk=64), Hadamard(chunk=16384)], ids=str)
@@ -30,9 +30,9 @@ def test_lengths_linearity_and_inverse(stage: Hadamard, numel: int, seed: int) -
     assert float(y.double().norm()) == pytest.approx(float(a.double().norm()), rel=1e-5)
     torch.testing.assert_close(there(stage, a - 3 * b), y - 3 * there(stage, b), rtol=0, atol=3e-5)
     out = b.clone()
-    stage.decode(Encoded(y), Scene(Spec(numel), {}), out, "add")
+    stage.decode(Encoded(y), Context(Spec(numel), {}), out, "add")
     torch.testing.assert_close(out, a + b, rtol=0, atol=1e-5)
-    stage.decode(Encoded(y), Scene(Spec(numel), {}), out, "subtract")
+    stage.decode(Encoded(y), Context(Spec(numel), {}), out, "subtract")
     torch.testing.assert_close(out, b, rtol=0, atol=1e-5)
     torch.testing.assert_close(y, there(stage, a))  # decoding leaves its input alone
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from thinwire.core.codec import Codec
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
 from thinwire.errors import CodecError
@@ -31,8 +31,8 @@ def agree_equal(outcome: Outcome) -> Tensor:
 
 
 def own_mask(stage: Importance, share: Tensor, weights: Tensor, ranks: int, kept: int) -> set[int]:
-    scene = Scene(Spec(share.numel()), {}, ranks=ranks, weights=weights)
-    return set(stage.important(share, kept, scene).tolist())
+    ctx = Context(Spec(share.numel()), {}, ranks=ranks, weights=weights)
+    return set(stage.important(share, kept, ctx).tolist())
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,7 +50,7 @@ def test_result_is_the_dense_mean_at_the_union_of_the_mask_nodes_masks(
     assert isinstance(stage, Importance)
     gradients, weights = drawn(ranks, numel, seed), drawn(1, numel, seed + 1)[0]
     mean = agree_equal(simulate(stage, gradients, weights=weights, seed=seed, step=3))
-    chosen = mask_nodes(Scene(Spec(numel), {}, seed=seed, step=3).shared_key(), nodes, ranks)
+    chosen = mask_nodes(Context(Spec(numel), {}, seed=seed, step=3).shared_key(), nodes, ranks)
     kept = stage.kept(numel, stage.density or 1.0)
     union = set().union(*(own_mask(stage, gradients[r] / ranks, weights, ranks, kept) for r in chosen))
     if stage.density is not None:
@@ -86,7 +86,7 @@ def test_mask_nodes_are_distinct_and_all_sets_equally_likely() -> None:
     counts: dict[tuple[int, ...], int] = {}
     steps = 5000
     for step in range(steps):
-        nodes = tuple(mask_nodes(Scene(Spec(1), {}, seed=11, step=step).shared_key(), 2, 5))
+        nodes = tuple(mask_nodes(Context(Spec(1), {}, seed=11, step=step).shared_key(), 2, 5))
         assert len(set(nodes)) == 2
         counts[nodes] = counts.get(nodes, 0) + 1
     assert len(counts) == 10

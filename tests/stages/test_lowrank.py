@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from thinwire import Codec, Slot, StateError, Turn, simulate
+from thinwire import Codec, Slot, StateError, StepInfo, simulate
 from thinwire.core.average import average
 from thinwire.core.coalesced import coalesced
 from thinwire.stages.lowrank import PowerSGD, orthonormal, unit_rows
@@ -114,9 +114,9 @@ def test_tensors_of_one_shape_keep_their_own_factors() -> None:
     shared = [[Slot(), Slot()] for _ in range(2)]
     alone: list[list[Slot] | None] = [None, None]
     for step in range(4):
-        turns = [Turn(rank, 2, 0, step) for rank in range(2)]
+        steps = [StepInfo(rank, 2, 0, step) for rank in range(2)]
         means, _ = run(
-            [coalesced([average(codec, layers[i][r], shared[r][i], turns[r]) for i in range(2)]) for r in range(2)]
+            [coalesced([average(codec, layers[i][r], shared[r][i], steps[r]) for i in range(2)]) for r in range(2)]
         )
         for i in range(2):
             outcome = simulate(codec, layers[i], slots=alone[i], step=step)

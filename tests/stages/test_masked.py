@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.contract.rows import gradients, weights
-from thinwire import Codec, Slot, Turn, simulate
+from thinwire import Codec, Slot, StepInfo, simulate
 from thinwire.core.average import average
 from thinwire.core.ops import AllReduce, Begin
 from thinwire.core.reducers import pipelined
@@ -82,7 +82,7 @@ def test_finite_numbers_whose_sum_is_not_change_no_state(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("numel", "begun"), [(importance._LONG - 1, 0), (importance._LONG, 2)])
 def test_only_long_tensors_sum_by_themselves(numel: int, begun: int) -> None:
     """Short ones share their collective with others."""
-    turn, codec = Turn(0, 1), Codec.parse("importance(density=1/64)")
+    turn, codec = StepInfo(0, 1), Codec.parse("importance(density=1/64)")
     rounds = average(codec, torch.ones(numel), Slot(), turn, torch.ones(numel))
     asked: list[Any] = []
     reply: Any = None

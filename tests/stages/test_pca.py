@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.stages.pca_gradients import SHAPE, draw, low_rank, state_of
-from thinwire import Codec, CodecError, Outcome, Slot, Turn, simulate
+from thinwire import Codec, CodecError, Outcome, Slot, StepInfo, simulate
 from thinwire.core.average import average
 from thinwire.core.ops import AllReduce
 
@@ -164,7 +164,7 @@ def test_what_was_given_is_delivered_or_held(tail: str, travel: str) -> None:
 def test_a_backend_that_sums_in_place_leaves_nothing_held() -> None:
     """While a layer is not compressed, what was given is itself the operand of the all-reduce."""
     slot, x = Slot(), torch.ones(SHAPE)
-    rounds = average(Codec.parse("pca(warmup=9)"), x, slot, Turn(ranks=2))
+    rounds = average(Codec.parse("pca(warmup=9)"), x, slot, StepInfo(ranks=2))
     op = next(rounds)
     assert isinstance(op, AllReduce)
     with pytest.raises(StopIteration):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.stages.pca_gradients import SHAPE, draw, low_rank, state_of
 from thinwire import Codec, Slot, simulate
-from thinwire.core.context import Scene, State
+from thinwire.core.context import Context, State
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded
 from thinwire.stages.pca import PCA
@@ -158,24 +158,24 @@ def test_gradients_that_never_change_stay_plain_for_a_period(value: float) -> No
 # Encoding.
 
 
-def agreed(pca: PCA, seed: int, ranks: int) -> Scene:
-    """A scene with a basis and a mean, as after sampling."""
+def agreed(pca: PCA, seed: int, ranks: int) -> Context:
+    """A ctx with a basis and a mean, as after sampling."""
     samples = [x + 0.2 for step in range(9) for x in low_rank(1, seed + step)]
     columns, state = learnt(pca, samples)
     assert columns is not None
     mean = state["sum"] / state["taken"] if pca.centre else None
     basis = Basis(columns, mean, None if mean is None else mean @ columns)
-    return Scene(Spec.of(SHAPE), {}, ranks=ranks, context=basis)
+    return Context(Spec.of(SHAPE), {}, ranks=ranks, context=basis)
 
 
-def decoded(pca: PCA, y: Tensor, scene: Scene, contributions: int) -> Tensor:
-    scene.contributions = contributions
-    out = torch.full((scene.spec.numel,), float("nan"))
-    pca.decode(Encoded(y), scene, out)
+def decoded(pca: PCA, y: Tensor, ctx: Context, contributions: int) -> Tensor:
+    ctx.contributions = contributions
+    out = torch.full((ctx.spec.numel,), float("nan"))
+    pca.decode(Encoded(y), ctx, out)
     twice = out.clone()
-    pca.decode(Encoded(y), scene, twice, "add")
+    pca.decode(Encoded(y), ctx, twice, "add")
     torch.testing.assert_close(twice, 2 * out)
-    pca.decode(Encoded(y), scene, twice, "subtract")
+    pca.decode(Encoded(y), ctx, twice, "subtract")
     torch.testing.assert_close(twice, out)
     return out
 
@@ -195,13 +195,13 @@ unpadded = forms.filter(lambda pca: pca.slice != 70)  # what falls into the padd
 @settings(max_examples=40, deadline=None)
 @given(pca=forms, ranks=st.integers(1, 5), seed=st.integers(0, 1000))
 def test_the_sum_of_codes_is_the_code_of_the_sum(pca: PCA, ranks: int, seed: int) -> None:
-    scene = agreed(pca, seed, ranks)
+    ctx = agreed(pca, seed, ranks)
     shares = [x.reshape(-1) / ranks for x in low_rank(ranks, seed, noise=1.0)]
-    codes = [pca.encode(x, scene).values for x in shares]
-    together = decoded(pca, torch.stack(codes).sum(0), scene, ranks)
-    apart = torch.stack([decoded(pca, code, scene, 1) for code in codes]).sum(0)
+    codes = [pca.encode(x, ctx).values for x in shares]
+    together = decoded(pca, torch.stack(codes).sum(0), ctx, ranks)
+    apart = torch.stack([decoded(pca, code, ctx, 1) for code in codes]).sum(0)
     torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
-    whole = Scene(scene.spec, {}, ranks=1, context=scene.context)
+    whole = Context(ctx.spec, {}, ranks=1, context=ctx.shared)
     alone = decoded(pca, pca.encode(torch.stack(shares).sum(0), whole).values, whole, 1)
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
 
@@ -209,12 +209,12 @@ def test_the_sum_of_codes_is_the_code_of_the_sum(pca: PCA, ranks: int, seed: int
 @settings(max_examples=40, deadline=None)
 @given(pca=unpadded, seed=st.integers(0, 1000))
 def test_decoding_is_a_projection(pca: PCA, seed: int) -> None:
-    scene = agreed(pca, seed, 1)
+    ctx = agreed(pca, seed, 1)
     x = low_rank(1, seed, noise=1.0)[0].reshape(-1)
-    once = decoded(pca, pca.encode(x, scene).values, scene, 1)
-    again = decoded(pca, pca.encode(once, scene).values, scene, 1)
+    once = decoded(pca, pca.encode(x, ctx).values, ctx, 1)
+    again = decoded(pca, pca.encode(once, ctx).values, ctx, 1)
     torch.testing.assert_close(again, once, rtol=1e-4, atol=1e-4)
-    layout = pca.layout(scene.spec)
+    layout = pca.layout(ctx.spec)
     assert layout is not None
     missing = layout.rows(x - once)
-    assert float((missing @ scene.context.columns).abs().max()) < 1e-4 * float(x.norm())
+    assert float((missing @ ctx.shared.columns).abs().max()) < 1e-4 * float(x.norm())

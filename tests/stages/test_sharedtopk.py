@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire.core.codec import Codec
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
 from thinwire.errors import CodecError
@@ -48,7 +48,7 @@ def test_the_result_is_the_mean_on_the_union_of_the_leaders_supports(
     stage = SharedTopK(density=0.1, leaders=leaders, order=order)
     outcome = simulate(stage, gradients, step=step)
     support = torch.zeros(numel, dtype=torch.bool)
-    for leader in stage.leading(Scene(Spec(numel), {}, ranks=ranks, step=step)):
+    for leader in stage.leading(Context(Spec(numel), {}, ranks=ranks, step=step)):
         support[sparse.largest(gradients[leader] / ranks, stage.kept(numel))] = True
     expected = torch.stack(gradients).mean(0) * support
     for mean in outcome.means:
@@ -72,11 +72,11 @@ def test_ranks_end_alike_and_nothing_is_lost(chain: str, shape: tuple[int, ...])
 
 
 def test_leaders_take_turns_and_random_ones_are_fair() -> None:
-    in_turn = [SharedTopK(density=0.1).leading(Scene(Spec(9), {}, ranks=3, step=s)) for s in range(6)]
+    in_turn = [SharedTopK(density=0.1).leading(Context(Spec(9), {}, ranks=3, step=s)) for s in range(6)]
     assert in_turn == [[0], [1], [2], [0], [1], [2]]
     counts = [0] * 5
     for step in range(1000):
-        leaders = SharedTopK(density=0.1, leaders=2, order="random").leading(Scene(Spec(9), {}, ranks=5, step=step))
+        leaders = SharedTopK(density=0.1, leaders=2, order="random").leading(Context(Spec(9), {}, ranks=5, step=step))
         assert len(set(leaders)) == 2
         for leader in leaders:
             counts[leader] += 1
@@ -149,8 +149,8 @@ def test_it_cannot_stand_behind_the_cut() -> None:
 def test_pairs_are_chosen_by_topk_too() -> None:
     spec = Spec(10, group=2)
     x = torch.tensor([0.0, 3.0, 2.5, 2.5, 3.2, 0.0, 0.0, 0.0, 1.0, 1.0])
-    encoded = TopK(density=0.4).encode(x, Scene(spec, {}))
+    encoded = TopK(density=0.4).encode(x, Context(spec, {}))
     assert encoded.values.tolist() == [2.5, 2.5, pytest.approx(3.2), 0.0]
     out = torch.ones(10)
-    TopK(density=0.4).decode(encoded, Scene(spec, {}), out)
+    TopK(density=0.4).decode(encoded, Context(spec, {}), out)
     torch.testing.assert_close(out, torch.tensor([0, 0, 2.5, 2.5, 3.2, 0, 0, 0, 0, 0]))

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from rich.table import Table
 from torch import Tensor
 
-from thinwire import Codec, Slot, Turn
+from thinwire import Codec, Slot, StepInfo
 from thinwire.bench.launching import common_moment, launched, report, work
 from thinwire.bench.results import Target, at_least, beside_target, columns, show_size
 from thinwire.core.average import average
@@ -137,7 +137,7 @@ class Averaged:
 
     def __call__(self) -> None:
         before = self.world.sent
-        turn = Turn(self.world.rank, self.world.ranks, 0, self.step, buffers=self.world.buffers)
+        turn = StepInfo(self.world.rank, self.world.ranks, 0, self.step, buffers=self.world.buffers)
         given = self.buffer.copy_(self.given[self.step % len(self.given)])
         began = common_moment()
         self.world.drive(average(self.codec, given, self.slot, turn, self.weights, out=given))

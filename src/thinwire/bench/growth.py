@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from rich.table import Table
 
-from thinwire import Codec, Slot, Spec, Turn
+from thinwire import Codec, Slot, Spec, StepInfo
 from thinwire.bench.collectives import Averaged, Plain, settled, structured_gradients
 from thinwire.bench.launching import launched, report, work
 from thinwire.bench.results import BenchError, Target, at_most, beside_target, columns, show_size
@@ -265,7 +265,7 @@ def _weight(text: str, numel: int, place: Place) -> float | None:
     dist.barrier()
     before = forget_peak()
     for step in range(3):
-        turn = Turn(place.rank, place.ranks, 0, step, buffers=world.buffers)
+        turn = StepInfo(place.rank, place.ranks, 0, step, buffers=world.buffers)
         world.drive(average(codec, given, slot, turn, weights, out=given))
     after = memory("VmHWM")
     beyond = torch.tensor([-1.0 if before is None or after is None else (after - before) / (4 * numel)])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire import Codec, Importance, Integers, Scene, Spec
+from thinwire import Codec, Context, Importance, Integers, Spec
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.source import Source
 
@@ -61,29 +61,29 @@ def _codec(text: str, x: Tensor, out: Tensor) -> Subject:
 def _mask(x: Tensor) -> Subject:
     """The positions of the most important numbers, given weights."""
     stage, kept = Importance(density=1 / 64), math.ceil(x.numel() / 64)
-    scene = Scene(Spec(x.numel()), {}, ranks=RANKS)
-    scene.weights = torch.randn(x.numel(), generator=torch.Generator().manual_seed(1))
+    ctx = Context(Spec(x.numel()), {}, ranks=RANKS)
+    ctx.weights = torch.randn(x.numel(), generator=torch.Generator().manual_seed(1))
 
     def encode() -> Any:
-        scene.buffers.reset()  # as before every step
-        return stage.important(x, kept, scene)
+        ctx.buffers.reset()  # as before every step
+        return stage.important(x, kept, ctx)
 
     return Subject(encode, None, 32 / 64)
 
 
 def _integers(x: Tensor, out: Tensor) -> Subject:
     """With the round in which ranks agree on a scale, but without its network."""
-    stage, scene = Integers(bits=8), Scene(Spec(x.numel()), {}, ranks=RANKS)
+    stage, ctx = Integers(bits=8), Context(Spec(x.numel()), {}, ranks=RANKS)
 
     def encode() -> Any:
-        scene.buffers.reset()  # as before every step
-        scene.context = _alone(stage.agree(Source(x), scene))
-        return stage.encode(x, scene)
+        ctx.buffers.reset()  # as before every step
+        ctx.shared = _alone(stage.agree(Source(x), ctx))
+        return stage.encode(x, ctx)
 
     encoded = encode()
     return Subject(
         encode,
-        lambda: stage.decode(encoded, scene, out, "add"),
+        lambda: stage.decode(encoded, ctx, out, "add"),
         8 * encoded.values.numel() * encoded.values.element_size() / x.numel(),
     )
 

@@ -6,13 +6,13 @@ from torch import Tensor
 from thinwire.core.codec import Codec
 from thinwire.core.message import agree_on_wire
 from thinwire.core.ops import Rounds
-from thinwire.core.route import Turn
+from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot
 from thinwire.core.step import Step
 
 
 def average(
-    codec: Codec, tensor: Tensor, slot: Slot, turn: Turn, weights: Tensor | None = None, out: Tensor | None = None
+    codec: Codec, tensor: Tensor, slot: Slot, info: StepInfo, weights: Tensor | None = None, out: Tensor | None = None
 ) -> Rounds[Tensor]:
     """The mean of `tensor` over the ranks; what the chain loses is kept in `slot` for the next step.
 
@@ -29,10 +29,10 @@ def average(
     result = torch.empty_like(tensor, memory_format=torch.contiguous_format) if out is None else out
     if tensor.numel() == 0:
         return result
-    step = Step(codec, slot, turn, weights, result)
+    step = Step(codec, slot, info, weights, result)
     x = step.enter(tensor)
     for link in step.transforms:
-        link.scene.context = yield from link.stage.agree(x, link.scene)
+        link.ctx.shared = yield from link.stage.agree(x, link.ctx)
         x = step.encode(link, x)
     x = step.add_residual_in_sum_space(x)
     yield from agree_on_wire(step.coders, x)

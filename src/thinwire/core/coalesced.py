@@ -1,4 +1,4 @@
-"""Several segments' rounds as one: at each turn, operations of one kind share a collective."""
+"""Several segments' rounds as one: at each info, operations of one kind share a collective."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.core.context import STEADY, Scene
+from thinwire.core.context import STEADY, Context
 from thinwire.core.fast import PartCoder
 from thinwire.core.inputs import check_dense, check_floats, check_separate
 from thinwire.core.message import Link, decode_message, encode_message, encode_message_into, message_size
@@ -259,7 +259,7 @@ class Codec:
     def _links(self, numel: int, seed: int = 0, step: int = 0, rank: int = 0) -> list[Link]:
         spec = Spec(numel)
         return [
-            Link(stage, Scene(seen, stage.init(seen), rank=rank, seed=seed, step=step, stream=self.offset + i))
+            Link(stage, Context(seen, stage.init(seen), rank=rank, seed=seed, step=step, stream=self.offset + i))
             for i, (stage, seen) in enumerate(zip(self.stages, self.specs(spec), strict=False))
         ]
 

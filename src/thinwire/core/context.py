@@ -19,7 +19,7 @@ EVERYONE = -1  # the "rank" of draws that all ranks share
 
 
 @dataclass
-class Scene:
+class Context:
     """Where and when a stage works: the segment's spec and state, the ranks, the step, the shared context.
 
     `contributions` tells a decoder of how many ranks its input is the sum (an affine stage adds its mean in
@@ -45,9 +45,9 @@ class Scene:
     notes: dict[str, float] = field(default_factory=dict)
     buffers: Buffers = field(default_factory=Buffers)
 
-    def moved(self, **changes: Any) -> "Scene":
+    def moved(self, **changes: Any) -> "Context":
         """A copy with other values; `dataclasses.replace` takes several times as long, and there are many."""
-        other = object.__new__(Scene)
+        other = object.__new__(Context)
         other.__dict__.update(self.__dict__)
         other.__dict__.update(changes)
         return other

@@ -7,7 +7,7 @@ has its own: a wire coder messages of fixed size by ranges, a transform blocks o
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.source import Source
 from thinwire.kernels.modes import Mode
 from thinwire.kernels.quantise import RangeCoder
@@ -16,7 +16,7 @@ from thinwire.kernels.quantise import RangeCoder
 class FastPath:
     """What any fast path may know."""
 
-    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+    def finite(self, data: Tensor, ctx: Context) -> bool | None:
         """Whether all that `data` (a message, or a sum of encodings) decodes to is finite; None: decode it and look."""
         return None
 
@@ -26,16 +26,16 @@ class MessageCoder(FastPath):
 
     A writer or reader is prepared for all elements of a segment and then called with ranges of them: between the
     messages of a step the caches hold gradients, and whatever Python does there takes several times as long. The
-    scene's base is the position of the first element. A message of the wrong length is a WireError of the reader.
+    ctx's base is the position of the first element. A message of the wrong length is a WireError of the reader.
     """
 
     split: int = 0  # a message may be split at multiples of so many elements without other values or sizes; 0: not
 
-    def writer(self, x: Source, scene: Scene) -> RangeCoder:
+    def writer(self, x: Source, ctx: Context) -> RangeCoder:
         """What will encode ranges of x into messages of the exact size."""
         raise NotImplementedError
 
-    def reader(self, scene: Scene, out: Tensor, mode: Mode) -> RangeCoder:
+    def reader(self, ctx: Context, out: Tensor, mode: Mode) -> RangeCoder:
         """What will decode messages into ranges of `out`."""
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class PartCoder(FastPath):
     bounded: bool = False  # ranks exchange their largest element, to know before the sum whether it will be finite
     long: bool = False  # few elements are summed, and many are made of them: worth overlapping even in one part
 
-    def parts(self, x: Source, scene: Scene) -> "Parts | None":
+    def parts(self, x: Source, ctx: Context) -> "Parts | None":
         """The parts of x with the shared context of this step; None: this step has none."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from thinwire.core.context import STEADY, Scene, empty_like_spec
+from thinwire.core.context import STEADY, Context, empty_like_spec
 from thinwire.core.fast import MessageCoder
 from thinwire.core.ops import LENGTH_BYTES, Rounds
 from thinwire.core.source import Source
@@ -27,10 +27,10 @@ SAMPLE = 1 << 16  # elements on which the size of a variable message is measured
 
 
 class Link(NamedTuple):
-    """A stage of a chain together with the scene it works in."""
+    """A stage of a chain together with the ctx it works in."""
 
     stage: Stage
-    scene: Scene
+    ctx: Context
 
 
 def side_of(stage: Stage, spec: Spec) -> Size:
@@ -58,7 +58,7 @@ def _measured_size(stages: tuple[Stage, ...], spec: Spec) -> Size:
     spec, scale = replace(spec, numel=numel, shape=()), spec.numel / max(numel, 1)
     x, links = torch.randn(numel, generator=torch.Generator().manual_seed(0)).to(DTYPES[spec.kind]), []
     for at, stage in enumerate(stages):
-        links.append(Link(stage, Scene(spec, stage.init(spec) | STEADY, stream=at)))
+        links.append(Link(stage, Context(spec, stage.init(spec) | STEADY, stream=at)))
         spec = stage.out(spec)
     return Size(encode_message(links, x).numel() * scale, exact=False)
 
@@ -69,8 +69,8 @@ def agree_on_wire(links: Sequence[Link], y: Source) -> Rounds[None]:
         if shares_context(link.stage):
             x = y
             for earlier in links[:at]:
-                x = Source(earlier.stage.encode(x.tensor(), earlier.scene).values)
-            link.scene.context = yield from link.stage.agree(x, link.scene)
+                x = Source(earlier.stage.encode(x.tensor(), earlier.ctx).values)
+            link.ctx.shared = yield from link.stage.agree(x, link.ctx)
 
 
 @lru_cache(maxsize=4096)
@@ -89,12 +89,12 @@ def message_coder(stage: Stage, spec: Spec) -> MessageCoder | None:
 def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
     """One self-contained message for the elements x."""
     parts: list[Tensor] = []
-    spec = links[0].scene.spec if links else Spec(x.numel())
+    spec = links[0].ctx.spec if links else Spec(x.numel())
     for at, link in enumerate(links):
-        scene = link.scene if spec is link.scene.spec else link.scene.moved(spec=spec)
-        if at == len(links) - 1 and (message := _encode_fast(Link(link.stage, scene), x)) is not None:
+        ctx = link.ctx if spec is link.ctx.spec else link.ctx.moved(spec=spec)
+        if at == len(links) - 1 and (message := _encode_fast(Link(link.stage, ctx), x)) is not None:
             return torch.cat([*parts, message]) if parts else message
-        x, side = link.stage.encode(x, scene)
+        x, side = link.stage.encode(x, ctx)
         if side is not None:
             parts += [side] if side_of(link.stage, spec).exact else [_length_bytes(side), side]
         spec = _received(link.stage, side, spec)
@@ -104,10 +104,10 @@ def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
 
 def encode_message_into(links: Sequence[Link], x: Source, message: Tensor) -> None:
     """The same in memory of the message's exact size or more; what is left of it becomes zero."""
-    coder = message_coder(links[0].stage, links[0].scene.spec) if len(links) == 1 else None
+    coder = message_coder(links[0].stage, links[0].ctx.spec) if len(links) == 1 else None
     if coder is not None:
         size = _fixed_bytes(links[0])
-        coder.writer(x, links[0].scene)(0, x.numel, message[:size])
+        coder.writer(x, links[0].ctx)(0, x.numel, message[:size])
     else:
         encoded = encode_message(links, x.tensor())
         size = encoded.numel()
@@ -117,16 +117,16 @@ def encode_message_into(links: Sequence[Link], x: Source, message: Tensor) -> No
 
 
 def _encode_fast(link: Link, x: Tensor) -> Tensor | None:
-    coder = message_coder(link.stage, link.scene.spec)
+    coder = message_coder(link.stage, link.ctx.spec)
     if coder is None:
         return None
     message = torch.empty(_fixed_bytes(link), dtype=torch.uint8, device=x.device)
-    coder.writer(Source(x), link.scene)(0, x.numel(), message)
+    coder.writer(Source(x), link.ctx)(0, x.numel(), message)
     return message
 
 
 def _fixed_bytes(link: Link) -> int:
-    size = fixed_size(link.stage, link.scene.spec)
+    size = fixed_size(link.stage, link.ctx.spec)
     assert size is not None, "a message coder has messages of fixed size"
     return int(size)
 
@@ -135,44 +135,44 @@ def decode_message(links: Sequence[Link], message: Tensor, out: Tensor, mode: Mo
     """Decode a message into `out`; anything malformed is a WireError and leaves no crash."""
     if len(links) == 1 and _decode_fast(*links[0], message, out, mode) is not None:
         return
-    spec = links[0].scene.spec if links else Spec(out.numel())
-    open_links: list[tuple[Link, Scene, Tensor | None]] = []
+    spec = links[0].ctx.spec if links else Spec(out.numel())
+    open_links: list[tuple[Link, Context, Tensor | None]] = []
     values, at = None, 0
     for position, link in enumerate(links):
-        scene = link.scene if spec is link.scene.spec else link.scene.moved(spec=spec)
+        ctx = link.ctx if spec is link.ctx.spec else link.ctx.moved(spec=spec)
         if position == len(links) - 1 and open_links:
-            values = _decode_fast(link.stage, scene, message[at:])
+            values = _decode_fast(link.stage, ctx, message[at:])
             if values is not None:
                 break
         side, at = _take_side(link.stage, spec, message, at)
-        open_links.append((link, scene, side))
+        open_links.append((link, ctx, side))
         spec = _received(link.stage, side, spec)
     if values is None:
         values = from_bytes(message[at:], spec)
     for position in range(len(open_links) - 1, -1, -1):
-        link, scene, side = open_links[position]
+        link, ctx, side = open_links[position]
         last = position == 0
-        target = out if last else empty_like_spec(scene.spec, scene.buffers, out.device)
-        link.stage.decode(Encoded(values, side), scene, target, mode if last else "write")
+        target = out if last else empty_like_spec(ctx.spec, ctx.buffers, out.device)
+        link.stage.decode(Encoded(values, side), ctx, target, mode if last else "write")
         values = target
     if not links:
         put(values, out, mode)
 
 
 def _decode_fast(
-    stage: Stage, scene: Scene, message: Tensor, out: Tensor | None = None, mode: Mode = "write"
+    stage: Stage, ctx: Context, message: Tensor, out: Tensor | None = None, mode: Mode = "write"
 ) -> Tensor | None:
     """The last stage's elements straight from side and payload, in `out` or in work memory; None: not so."""
-    size = fixed_size(stage, scene.spec)
+    size = fixed_size(stage, ctx.spec)
     if size is None:
         return None
     if message.numel() != size:
-        raise WireError(f"a {stage} message for {scene.spec.numel} numbers has {size} bytes; got {message.numel()}.")
-    coder = message_coder(stage, scene.spec)
+        raise WireError(f"a {stage} message for {ctx.spec.numel} numbers has {size} bytes; got {message.numel()}.")
+    coder = message_coder(stage, ctx.spec)
     if coder is None:
         return None
-    into = empty_like_spec(scene.spec, scene.buffers, message.device) if out is None else out
-    coder.reader(scene, into, mode)(0, into.numel(), message)
+    into = empty_like_spec(ctx.spec, ctx.buffers, message.device) if out is None else out
+    coder.reader(ctx, into, mode)(0, into.numel(), message)
     return into
 
 

@@ -20,7 +20,7 @@ Encoding: TypeAlias = Literal["whole", "blocks", "parts"]
 
 
 @dataclass(frozen=True)
-class Turn:
+class StepInfo:
     """Who averages, and when: this rank of how many, at which step, with which seed, in which work memory."""
 
     rank: int = 0
@@ -28,7 +28,7 @@ class Turn:
     seed: int = 0
     step: int = 0
     reduction: str | None = None
-    company: int = 0  # elements that travel in the same rounds, if more than the tensor's own
+    bundle_numel: int = 0  # elements that travel in the same rounds, if more than the tensor's own
     measure: bool = False  # note how much of what was given is lost, at the cost of one more decoding
     buffers: Buffers = field(default_factory=Buffers)
 
@@ -64,24 +64,24 @@ def route(
     codec: Codec,
     spec: Spec,
     states: Sequence[State],
-    turn: Turn,
+    info: StepInfo,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Route:
     """The route of a tensor of this spec, device and type, with these states of its stages."""
-    transforms, wish = len(codec.transforms), turn.reduction
+    transforms, wish = len(codec.transforms), info.reduction
     instead: tuple[Stage, ...] | None = None
-    if turn.step < codec.delay:
+    if info.step < codec.delay:
         transforms, instead, wish = 0, (), None
     for at, (stage, seen) in enumerate(zip(codec.transforms[:transforms], codec.specs(spec), strict=False)):
         instead = stage.instead(states[at], seen)
         if instead is not None:
             transforms, wish = at, None
             break
-    in_sum_space = turn.step >= codec.delay and codec.residual_in_sum_space(spec)
-    keep = _keep(codec, transforms, in_sum_space, turn.measure)
-    encoding = "whole" if instead is not None else _encoding(codec, spec, wish, turn, device)
-    share = turn.measure or dtype != torch.float32 or keep == "delivered" or (keep == "remainder" and not transforms)
+    in_sum_space = info.step >= codec.delay and codec.residual_in_sum_space(spec)
+    keep = _keep(codec, transforms, in_sum_space, info.measure)
+    encoding = "whole" if instead is not None else _encoding(codec, spec, wish, info, device)
+    share = info.measure or dtype != torch.float32 or keep == "delivered" or (keep == "remainder" and not transforms)
     return Route(transforms, instead, wish, encoding, keep, in_sum_space, share)
 
 
@@ -92,7 +92,7 @@ def _keep(codec: Codec, transforms: int, in_sum_space: bool, measure: bool) -> K
     return "delivered" if told or (transforms and not in_sum_space) else "remainder"
 
 
-def _encoding(codec: Codec, spec: Spec, wish: str | None, turn: Turn, device: str) -> Encoding:
+def _encoding(codec: Codec, spec: Spec, wish: str | None, info: StepInfo, device: str) -> Encoding:
     """Blocks: the first message leaves before the rest is transformed. Parts: sums overlap with work.
 
     Elsewhere than on the CPU nobody does other work between blocks, and each would cost a launch.
@@ -105,8 +105,8 @@ def _encoding(codec: Codec, spec: Spec, wish: str | None, turn: Turn, device: st
     if isinstance(fast, PartCoder) and not codec.coders:
         return "parts"
     agreed = any(shares_context(stage) for stage in codec.stages)
-    simple = len(codec.transforms) == 1 and codec.coders and not agreed and not turn.measure and device == "cpu"
+    simple = len(codec.transforms) == 1 and codec.coders and not agreed and not info.measure and device == "cpu"
     if not isinstance(fast, BlockCoder) or not simple:
         return "whole"
-    sharded = choose_reduction(codec.coders, sums, turn.ranks, wish, turn.company) == "sharded"
+    sharded = choose_reduction(codec.coders, sums, info.ranks, wish, info.bundle_numel) == "sharded"
     return "blocks" if sharded else "whole"

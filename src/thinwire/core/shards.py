@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.buffers import Buffers
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.message import (
     Link,
     decode_message,
@@ -57,14 +57,14 @@ class Shards:
         self.links, self.bounds, self.full, self.buffers, self.device = links, bounds, full, buffers, device
         self.exact = full.exact
         single = full.exact and len(links) == 1
-        self._coder = message_coder(links[0].stage, links[0].scene.spec) if single else None
+        self._coder = message_coder(links[0].stage, links[0].ctx.spec) if single else None
         self._seen: dict[int, list[Link]] = {}  # by shard
-        self._alike: dict[int, Scene] = {}  # by length
+        self._alike: dict[int, Context] = {}  # by length
 
     @classmethod
     def of(cls, links: Sequence[Link], numel: int, ranks: int, buffers: Buffers, device: torch.device) -> "Shards":
         stages = tuple(link.stage for link in links)
-        return cls(links, *_bounds(stages, links[0].scene.spec, numel, ranks), buffers, device)
+        return cls(links, *_bounds(stages, links[0].ctx.spec, numel, ranks), buffers, device)
 
     def slices(self) -> "list[Shards]":
         """Parts of the shards, equal ones of each, if they are long and the coder can split its messages."""
@@ -92,8 +92,8 @@ class Shards:
 
         The first element of x is number `origin`. `salt` separates the draws of further encodings of the same elements.
         """
-        scene = self.links[0].scene
-        whole = scene.moved(base=scene.base + origin, stream=scene.stream + salt)
+        ctx = self.links[0].ctx
+        whole = ctx.moved(base=ctx.base + origin, stream=ctx.stream + salt)
         write = self._coder.writer(x, whole) if self._coder is not None else None
 
         def encode(j: int, memory: Tensor | None = None) -> Tensor:
@@ -113,10 +113,10 @@ class Shards:
 
     def decoder(self, out: Tensor, origin: int = 0, mode: Mode = "write") -> Decode:
         """What will decode the message of a shard into `out`, whose first element is number `origin`."""
-        scene = self.links[0].scene
+        ctx = self.links[0].ctx
         read: RangeCoder | None = None
         if self._coder is not None:
-            read = self._coder.reader(scene.moved(base=scene.base + origin), out, mode)
+            read = self._coder.reader(ctx.moved(base=ctx.base + origin), out, mode)
 
         def decode(j: int, message: Tensor) -> None:
             low, high = (bound - origin for bound in self.bounds[j])
@@ -133,9 +133,9 @@ class Shards:
         if self._coder is None:
             return None
         low, high = self.bounds[j]
-        stage, scene = self.links[0]
+        stage, ctx = self.links[0]
         if high - low not in self._alike:
-            self._alike[high - low] = scene.moved(spec=_specs((stage,), scene.spec, high - low)[0])
+            self._alike[high - low] = ctx.moved(spec=_specs((stage,), ctx.spec, high - low)[0])
         return self._coder.finite(self._trimmed(message, high - low), self._alike[high - low])
 
     def _size(self, numel: int) -> Size:
@@ -154,10 +154,10 @@ class Shards:
         if (links := self._seen.get(j)) is not None:
             return links
         low, high = self.bounds[j]
-        specs = _specs(tuple(link.stage for link in self.links), self.links[0].scene.spec, high - low)
+        specs = _specs(tuple(link.stage for link in self.links), self.links[0].ctx.spec, high - low)
         links = self._seen[j] = [
-            Link(stage, scene.moved(spec=spec, base=scene.base + low))
-            for (stage, scene), spec in zip(self.links, specs, strict=False)
+            Link(stage, ctx.moved(spec=spec, base=ctx.base + low))
+            for (stage, ctx), spec in zip(self.links, specs, strict=False)
         ]
         return links
 
@@ -189,4 +189,4 @@ def _specs(stages: tuple[Stage, ...], spec: Spec, numel: int) -> tuple[Spec, ...
 def size_of(links: Sequence[Link], numel: int) -> Size:
     """Bytes of the message of `numel` elements."""
     stages = tuple(link.stage for link in links)
-    return message_size(stages, _specs(stages, links[0].scene.spec, numel)[0])
+    return message_size(stages, _specs(stages, links[0].ctx.spec, numel)[0])

@@ -18,7 +18,7 @@ from thinwire.core.checks import (
     expect_text,
 )
 from thinwire.core.codec import Codec
-from thinwire.core.context import Scene, State
+from thinwire.core.context import Context, State
 from thinwire.core.inputs import check_dense
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, InputStage
@@ -80,7 +80,7 @@ class Slot:
         specs = codec.specs(Spec.of(self.shape))
         for stage, spec in reversed(list(zip(codec.transforms, specs, strict=False))):
             x = torch.empty_like(y)
-            stage.decode(Encoded(y), Scene(spec, {}), x)
+            stage.decode(Encoded(y), Context(spec, {}), x)
             y = x
         return y
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from torch import Tensor
 
 from thinwire.core.checks import expect_count, expect_keys, expect_number, expect_tensor
-from thinwire.core.context import Scene, State
+from thinwire.core.context import Context, State
 from thinwire.core.fast import FastPath
 from thinwire.core.ops import Rounds
 from thinwire.core.options import check_options, print_options
@@ -104,22 +104,22 @@ class Stage:
     def rescale(self, state: State, factor: float) -> None:
         """Follow a change of the loss scale: state that was measured in the gradient's unit is multiplied."""
 
-    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
-        """Communicate until the ranks share a context; what is returned becomes `scene.context`.
+    def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
+        """Communicate until the ranks share a context; what is returned becomes `ctx.shared`.
 
         `x.tensor()` gives the elements; whoever does not need them lets them be made later.
         """
         yield from ()
         return None
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
         raise NotImplementedError
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        """Write the decoded elements into `out`, add them to it, or subtract them from it; `scene.spec.numel` fp32."""
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        """Write the decoded elements into `out`, add them to it, or subtract them from it; `ctx.spec.numel` fp32."""
         raise NotImplementedError
 
-    def observe(self, mean: Tensor, scene: Scene) -> None:
+    def observe(self, mean: Tensor, ctx: Context) -> None:
         """Learn from the averaged result, equally on every rank; it runs once the result is known to be finite."""
 
     def fast(self, spec: Spec) -> FastPath | None:
@@ -176,7 +176,7 @@ class InputStage:
 
     rank_local: ClassVar[tuple[str, ...]] = ()
 
-    def accumulate(self, share: Source, scene: Scene) -> Source:
+    def accumulate(self, share: Source, ctx: Context) -> Source:
         """What enters in place of the share (momentum correction); the residual is added to it."""
         return share
 
@@ -188,7 +188,7 @@ class InputStage:
 class ScheduledStage:
     """A role: how many elements the stage gives changes from step to step."""
 
-    def out_now(self, scene: Scene) -> Spec:
+    def out_now(self, ctx: Context) -> Spec:
         """What the next stage sees in this step."""
         raise NotImplementedError
 
@@ -196,7 +196,7 @@ class ScheduledStage:
 class DeliveryStage:
     """A role: the stage is told what this rank delivered."""
 
-    def delivered(self, sent: Tensor, scene: Scene) -> None:
+    def delivered(self, sent: Tensor, ctx: Context) -> None:
         """`sent` is this rank's contribution to the result, in the segment's own space."""
         raise NotImplementedError
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from thinwire.core.blockwise import Blockwise
 from thinwire.core.codec import Codec
-from thinwire.core.context import Scene, empty_like_spec
+from thinwire.core.context import Context, empty_like_spec
 from thinwire.core.fast import BlockCoder, PartCoder, Parts
 from thinwire.core.message import Link
 from thinwire.core.ops import Rounds
@@ -16,7 +16,7 @@ from thinwire.core.reducers import choose_reduction, reduce
 from thinwire.core.reducers.pipelined import PipelinedSum
 from thinwire.core.reducers.ring import ring_of_parts
 from thinwire.core.reducers.work import Reduced, Work
-from thinwire.core.route import Turn, route
+from thinwire.core.route import StepInfo, route
 from thinwire.core.slot import Slot
 from thinwire.core.source import Share, Source, Undivided, plus
 from thinwire.core.spec import Spec
@@ -35,17 +35,17 @@ class PartSource(Source):
 class Step:
     """The average of one tensor in one step."""
 
-    def __init__(self, codec: Codec, slot: Slot, turn: Turn, weights: Tensor | None, result: Tensor) -> None:
-        self.codec, self.slot, self.turn = codec, slot, turn
+    def __init__(self, codec: Codec, slot: Slot, info: StepInfo, weights: Tensor | None, result: Tensor) -> None:
+        self.codec, self.slot, self.info = codec, slot, info
         spec, offset = Spec.of(slot.shape), codec.offset
-        self.route = route(codec, spec, slot.states[offset:], turn, result.device.type, result.dtype)
+        self.route = route(codec, spec, slot.states[offset:], info, result.device.type, result.dtype)
         self.notes: dict[str, float] = {}
         self.links = [
             Link(stage, self._scene(seen, slot.states[offset + i], offset + i))
             for i, (stage, seen) in enumerate(zip(codec.stages, codec.specs(spec), strict=False))
         ]
         if self.links:
-            self.links[0].scene.weights = None if weights is None else weights.detach().reshape(-1).float()
+            self.links[0].ctx.weights = None if weights is None else weights.detach().reshape(-1).float()
         self.transforms = self.links[: self.route.transforms]
         instead = self.route.instead
         self.coders = self.links[self.route.transforms :] if instead is None else self._links_instead(instead, spec)
@@ -56,11 +56,11 @@ class Step:
         self._waiting: Tensor | None = None  # the part of the residual that does not enter yet
         self._energy = 0.0
 
-    def _scene(self, spec: Spec, state: dict[str, object], stream: int) -> Scene:
-        turn = self.turn
-        scene = Scene(spec, state, turn.rank, turn.ranks, turn.step, turn.seed, stream, notes=self.notes)
-        scene.dial, scene.buffers = self.slot.dial, turn.buffers
-        return scene
+    def _scene(self, spec: Spec, state: dict[str, object], stream: int) -> Context:
+        info = self.info
+        ctx = Context(spec, state, info.rank, info.ranks, info.step, info.seed, stream, notes=self.notes)
+        ctx.dial, ctx.buffers = self.slot.dial, info.buffers
+        return ctx
 
     def _links_instead(self, coders: Sequence[Stage], spec: Spec) -> list[Link]:
         """Wire coders of their own, for the elements that reach the first transform that is not ready."""
@@ -75,7 +75,7 @@ class Step:
         dtype = torch.float32 if self.codec.stages else result.dtype
         if result.dtype == dtype and result.is_contiguous():
             return result.detach().view(-1)
-        return self.turn.buffers.empty(result.numel(), dtype, result.device)
+        return self.info.buffers.empty(result.numel(), dtype, result.device)
 
     # What this rank gives.
 
@@ -84,20 +84,20 @@ class Step:
         flat, residual = tensor.detach().reshape(-1), self._residual()
         self.had_residual = residual is not None
         if not self.codec.stages:  # summed in place
-            torch.div(flat, self.turn.ranks, out=self.flat)
+            torch.div(flat, self.info.ranks, out=self.flat)
             self.given = plus(Source(self.flat), residual)
             return self.given
         for link in self.links:
-            link.scene.has_residual = self.had_residual or self.carried is not None
+            link.ctx.has_residual = self.had_residual or self.carried is not None
         entering = self._entering(residual)
-        memory = self.turn.alone(self.flat) if self._share_is_kept() else self.turn.empty(self.flat)
-        share = (Share if self.route.share else Undivided)(flat, self.turn.ranks, memory)
+        memory = self.info.alone(self.flat) if self._share_is_kept() else self.info.empty(self.flat)
+        share = (Share if self.route.share else Undivided)(flat, self.info.ranks, memory)
         x: Source = share
-        for stage, scene in self.links:
+        for stage, ctx in self.links:
             if isinstance(stage, InputStage):
-                x = stage.accumulate(x, scene)
+                x = stage.accumulate(x, ctx)
         self.given = share.plus(entering) if x is share else plus(x, entering)
-        if self.turn.measure:
+        if self.info.measure:
             self._energy = float(self.given.tensor().square().sum())
         return self.given.split()
 
@@ -113,8 +113,8 @@ class Step:
         if residual is None:
             return None
         residual = residual if residual.dtype == self.flat.dtype else residual.float()
-        stages = [(stage, scene) for stage, scene in self.links if isinstance(stage, InputStage)]
-        steps = max((stage.residual_steps(scene.state) for stage, scene in stages), default=1)
+        stages = [(stage, ctx) for stage, ctx in self.links if isinstance(stage, InputStage)]
+        steps = max((stage.residual_steps(ctx.state) for stage, ctx in stages), default=1)
         if steps == 1:
             return residual
         entering = residual / steps
@@ -130,60 +130,60 @@ class Step:
 
     def encode(self, link: Link, x: Source) -> Source:
         """The output of a transform: made now, or a source that makes it when it is needed."""
-        stage, scene = link
-        fast = stage.fast(scene.spec) if link is self.transforms[-1] else None
+        stage, ctx = link
+        fast = stage.fast(ctx.spec) if link is self.transforms[-1] else None
         if self.route.encoding == "blocks" and isinstance(fast, BlockCoder):
             keeps = self.codec.feedback == "fp32"  # what is left of it becomes the residual
-            memory = self.turn.alone(x.values) if keeps else self.turn.empty(x.values)
+            memory = self.info.alone(x.values) if keeps else self.info.empty(x.values)
             return Blockwise(fast, x, self.carried, memory)
         if self.route.encoding == "parts" and isinstance(fast, PartCoder):
-            parts = fast.parts(x, scene)
+            parts = fast.parts(x, ctx)
             if parts is not None:
                 return PartSource(x.values, fast, parts)
-        y = stage.encode(x.tensor(), scene).values
+        y = stage.encode(x.tensor(), ctx).values
         self._follow(link, y.numel())
         return Source(y)
 
     def _follow(self, link: Link, numel: int) -> None:
         """Tell later stages how many elements a transform gave, where only the shared context could say that."""
-        spec = link.stage.out(link.scene.spec)
+        spec = link.stage.out(link.ctx.spec)
         if spec.exact and spec.numel == numel:
             return
         spec = replace(spec, numel=numel, exact=True)
         at = next(i for i, each in enumerate(self.links) if each is link)
-        for stage, scene in self.links[at + 1 :]:
-            scene.spec = spec
+        for stage, ctx in self.links[at + 1 :]:
+            ctx.spec = spec
             spec = stage.out(spec)
 
     def add_residual_in_sum_space(self, x: Source) -> Source:
         if self.carried is not None and not isinstance(x, Blockwise):
             x = Source(x.tensor().add_(self.carried))
-        if self.turn.measure and self.route.in_sum_space:
+        if self.info.measure and self.route.in_sum_space:
             self._energy = float(x.tensor().square().sum())
         return x
 
     def sum(self, x: Source) -> Rounds[Reduced]:
         """Sum over the ranks."""
-        turn, coders = self.turn, self.coders
+        info, coders = self.info, self.coders
         if isinstance(x, PartSource):
             return (yield from self._sum_parts(x))
         bits = x.values.element_size() * 8
-        spec = coders[0].scene.spec if coders else Spec(x.numel, bits=bits)
-        kind = choose_reduction([c.stage for c in coders], spec, turn.ranks, self.route.wish, turn.company)
-        total = turn.empty(x.values) if self.transforms else self.flat
+        spec = coders[0].ctx.spec if coders else Spec(x.numel, bits=bits)
+        kind = choose_reduction([c.stage for c in coders], spec, info.ranks, self.route.wish, info.bundle_numel)
+        total = info.empty(x.values) if self.transforms else self.flat
         sink = x if isinstance(x, Blockwise) else None
         if sink is not None:
             sink.set_output(total, self.flat)
-        bundle = max(turn.company / self.flat.numel(), 1.0)
-        who = turn.rank, turn.ranks
-        return (yield from reduce(kind, Work(coders, x, total, self.route.keep, *who, turn.buffers, sink, bundle)))
+        bundle = max(info.bundle_numel / self.flat.numel(), 1.0)
+        who = info.rank, info.ranks
+        return (yield from reduce(kind, Work(coders, x, total, self.route.keep, *who, info.buffers, sink, bundle)))
 
     def _sum_parts(self, x: PartSource) -> Rounds[Reduced]:
-        turn, last = self.turn, self.transforms[-1]
-        x.parts.set_output(self.flat if len(self.transforms) == 1 else turn.empty(x.values))
-        kind = choose_reduction((), last.stage.out(last.scene.spec), turn.ranks, self.route.wish)
+        info, last = self.info, self.transforms[-1]
+        x.parts.set_output(self.flat if len(self.transforms) == 1 else info.empty(x.values))
+        kind = choose_reduction((), last.stage.out(last.ctx.spec), info.ranks, self.route.wish)
         if kind == "ring":
-            total, contribution = yield from ring_of_parts(x.parts, turn.rank, turn.ranks)
+            total, contribution = yield from ring_of_parts(x.parts, info.rank, info.ranks)
             return Reduced(total, contribution, x.parts.finite())
         keep = self.route.keep != "nothing"
         early = self.commit if keep and len(self.transforms) == 1 else None
@@ -194,15 +194,15 @@ class Step:
         if isinstance(x, Blockwise):
             return self.flat
         links = self.transforms[:-1] if isinstance(x, PartSource) else self.transforms
-        return self._back(links, total, self.turn.ranks, self.flat)
+        return self._back(links, total, self.info.ranks, self.flat)
 
     def _back(self, links: Sequence[Link], y: Tensor, contributions: int, out: Tensor | None) -> Tensor:
         """From the space where sums are taken to the tensor's own; into `out`, if there is any way to go."""
         for link in reversed(links):
-            scene = link.scene.moved(contributions=contributions)
-            memory = empty_like_spec(scene.spec, scene.buffers, y.device)
+            ctx = link.ctx.moved(contributions=contributions)
+            memory = empty_like_spec(ctx.spec, ctx.buffers, y.device)
             to = out if link is links[0] and out is not None else memory
-            link.stage.decode(Encoded(y), scene, to)
+            link.stage.decode(Encoded(y), ctx, to)
             y = to
         return y
 
@@ -217,8 +217,8 @@ class Step:
     def _change_state(self, reduced: Reduced, mean: Tensor) -> None:
         if self.route.keep != "nothing" and reduced.kept is not None:
             self.commit(reduced.kept)
-        for stage, scene in self.links:
-            stage.observe(mean, scene)
+        for stage, ctx in self.links:
+            stage.observe(mean, ctx)
         self.slot.steps += 1
         if self.codec.feedback == "off":
             self.slot.residual = None  # left by an earlier chain, and delivered now
@@ -229,37 +229,37 @@ class Step:
         back = self.transforms[:-1] if isinstance(x, PartSource) else self.transforms
         if not back:
             return all_finite(mean) if reduced.finite is None else reduced.finite
-        fast = back[0].stage.fast(back[0].scene.spec) if len(back) == 1 else None
-        told = fast.finite(reduced.total, back[0].scene) if fast is not None else None
+        fast = back[0].stage.fast(back[0].ctx.spec) if len(back) == 1 else None
+        told = fast.finite(reduced.total, back[0].ctx) if fast is not None else None
         return all_finite(mean) if told is None else told
 
     def commit(self, kept: Tensor) -> None:
         """Keep what was given and not delivered."""
         missing = kept if self.route.keep == "remainder" else self._undelivered(kept)
-        if self.turn.measure:
+        if self.info.measure:
             self.notes |= {"lost": float(missing.square().sum()), "given": self._energy}
         if self._waiting is not None:
             missing.add_(self._waiting)
-        self.slot.hold(self.codec, missing, self.route.in_sum_space, self.turn.buffers)
+        self.slot.hold(self.codec, missing, self.route.in_sum_space, self.info.buffers)
 
     def _undelivered(self, contribution: Tensor) -> Tensor:
         """What was given less this rank's contribution, in the memory of what was given."""
         given = self.given.values
-        told = [(stage, scene) for stage, scene in self.links if isinstance(stage, DeliveryStage)]
+        told = [(stage, ctx) for stage, ctx in self.links if isinstance(stage, DeliveryStage)]
         if told or not self.transforms:
             sent = self._back(self.transforms, contribution, 1, None)
-            for stage, scene in told:
-                stage.delivered(sent, scene)
-            return torch.sub(given, sent, out=self.turn.empty(given))
+            for stage, ctx in told:
+                stage.delivered(sent, ctx)
+            return torch.sub(given, sent, out=self.info.empty(given))
         y = self._back(self.transforms[1:], contribution, 1, None)
         first = self.transforms[0]
-        first.stage.decode(Encoded(y), first.scene.moved(contributions=1), given, "subtract")
+        first.stage.decode(Encoded(y), first.ctx.moved(contributions=1), given, "subtract")
         return given
 
     def _elements_sent(self, x: Source) -> int:
         """How many elements left this rank in this step; stages that choose their own count note it themselves."""
         summed = x.parts.count * x.parts.length if isinstance(x, PartSource) else x.numel
-        specs = [replace(stage.out(scene.spec), numel=summed) for stage, scene in self.transforms[-1:]]
-        for stage, scene in self.coders:
-            specs.append(stage.out_now(scene) if isinstance(stage, ScheduledStage) else stage.out(scene.spec))
+        specs = [replace(stage.out(ctx.spec), numel=summed) for stage, ctx in self.transforms[-1:]]
+        for stage, ctx in self.coders:
+            specs.append(stage.out_now(ctx) if isinstance(stage, ScheduledStage) else stage.out(ctx.spec))
         return min([self.flat.numel(), *(spec.numel for spec in specs if spec.kind not in ("bytes", "int32"))])

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.ddp.agreement import Fingerprint
 from thinwire.ddp.callbacks import StepCallbacks
-from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.engine import Engine, NamedGradient
 from thinwire.ddp.lane import Lane, Promise
 from thinwire.ddp.watching import Watch, not_copied
 from thinwire.errors import ThinwireError, WorldError
@@ -26,10 +26,10 @@ WORTH_ROUNDS = 8 << 20
 
 
 @dataclass
-class Load:
+class PendingBucket:
     """A bucket on its way."""
 
-    pieces: list[Piece]
+    pieces: list[NamedGradient]
     promise: Promise
 
 
@@ -60,8 +60,8 @@ class BucketHook:
         self._world = world
         self._names, self._layout = names, layout
         self._scaler = scaler
-        self._waiting: list[Load] = []
-        self._sent: list[list[Load]] = []  # in this step
+        self._waiting: list[PendingBucket] = []
+        self._sent: list[list[PendingBucket]] = []  # in this step
         self._fingerprint = Fingerprint()
         self._watch: Callable[[], Watch | None] = lambda: None
 
@@ -119,8 +119,8 @@ class BucketHook:
             self._begin_step()
         buffer: Tensor = bucket.buffer()
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
-        pieces = [Piece(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
-        load = Load(pieces, Promise(buffer, in_backward))
+        pieces = [NamedGradient(self._names[id(p)], gradient, p.detach()) for p, gradient in pairs]
+        load = PendingBucket(pieces, Promise(buffer, in_backward))
         if any(self.engine.codec(piece.name).stages for piece in pieces):
             self._waiting.append(load)
         else:
@@ -130,7 +130,7 @@ class BucketHook:
             self._waiting = []
         return self._last(Promise(buffer, in_backward)) if bucket.is_last() else load.promise.future
 
-    def _send(self, loads: list[Load]) -> None:
+    def _send(self, loads: list[PendingBucket]) -> None:
         """Average these buckets in the same rounds, on the lane whose turn it is."""
         if loads:
             lane = self.lanes[len(self._sent) % len(self.lanes)]
@@ -162,7 +162,7 @@ class BucketHook:
         if reason is not None:
             raise WorldError(str(reason)) from reason
 
-    def _average(self, loads: list[Load], world: Distributed) -> None:
+    def _average(self, loads: list[PendingBucket], world: Distributed) -> None:
         pieces = [piece for load in loads for piece in load.pieces]
         buffers = [load.promise.buffer for load in loads]
         try:

@@ -13,7 +13,7 @@ from thinwire.core.coalesced import coalesced
 from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce, Begin, Finish, Rounds
 from thinwire.core.plan import Decision, Plan
-from thinwire.core.route import Turn
+from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot
 from thinwire.ddp.meter import Entry, Meter, Tally, metered
 from thinwire.ddp.metrics import StepMetrics
@@ -24,7 +24,7 @@ _PLAIN = Codec()
 
 
 @dataclass
-class Piece:
+class NamedGradient:
     """One parameter's gradient on its way: averaged in place."""
 
     name: str
@@ -55,7 +55,7 @@ class Engine:
     run: str = ""
     meter: Meter = field(default_factory=Meter)
     _overflow: bool = False
-    _delivered: list[Piece] = field(default_factory=list)
+    _delivered: list[NamedGradient] = field(default_factory=list)
 
     @staticmethod
     def of(plan: Plan, parameters: Iterable[tuple[str, Tensor]], seed: int = 0, start: int = 0) -> "Engine":
@@ -81,26 +81,26 @@ class Engine:
         """Those of all parameters, once the start is over."""
         return {decision.codec for decision in self.decisions.values()}
 
-    def average(self, pieces: Sequence[Piece], world: Distributed, whole: Tensor | None = None) -> None:
+    def average(self, pieces: Sequence[NamedGradient], world: Distributed, whole: Tensor | None = None) -> None:
         """Replace every piece's gradient by its mean over the ranks.
 
         `whole` is the flat buffer behind all pieces, if there is one: without compression it travels as it is.
         """
         coded = [p for p in pieces if self._is_coded(p.name)]
         plain = [p for p in pieces if not self._is_coded(p.name)]
-        company = sum(p.gradient.numel() for p in coded)
+        bundle_numel = sum(p.gradient.numel() for p in coded)
         tallies = [Tally(1, p.gradient.numel()) for p in coded]
-        lumps = [[whole]] if whole is not None and not coded else _alike([p.gradient for p in plain])
+        groups = [[whole]] if whole is not None and not coded else _alike([p.gradient for p in plain])
         # beside sums of the backend, what is plain shares a collective; beside messages, it is summed at the same time
         aside = all(self.codec(p.name).coders for p in coded)
-        tallies += [Tally(0, numbers, numbers) for numbers in (sum(t.numel() for t in lump) for lump in lumps)]
-        work: list[Rounds[Any]] = [self._rounds(piece, world, company) for piece in coded]
-        work += [_plain_rounds(lump, world.ranks, bool(coded) and aside) for lump in lumps]
+        tallies += [Tally(0, numbers, numbers) for numbers in (sum(t.numel() for t in group) for group in groups)]
+        work: list[Rounds[Any]] = [self._rounds(piece, world, bundle_numel) for piece in coded]
+        work += [_plain_rounds(group, world.ranks, bool(coded) and aside) for group in groups]
         rounds = [metered(r, tally, world.rank, world.ranks) for r, tally in zip(work, tallies, strict=True)]
         steps = [self._slot(p.name).steps for p in coded]
         before = world.counters()
         world.drive(coalesced(rounds[len(coded) :] + rounds[: len(coded)]))
-        self._note_finite(coded, steps, lumps)
+        self._note_finite(coded, steps, groups)
         self._book(before, world, coded, plain, tallies)
 
     def _is_coded(self, name: str) -> bool:
@@ -111,26 +111,30 @@ class Engine:
     def _slot(self, name: str) -> Slot:
         return self.slots.setdefault(name, Slot())
 
-    def _rounds(self, piece: Piece, world: Distributed, company: int) -> Rounds[Tensor]:
+    def _rounds(self, piece: NamedGradient, world: Distributed, bundle_numel: int) -> Rounds[Tensor]:
         slot = self._slot(piece.name)
         slot.dial = self.dial
         # a seed for each parameter: equal positions of different parameters must not draw alike
         seed = self.seed * 2**32 + zlib.crc32(piece.name.encode())
         measure = self.meter.measures(self.step)
-        turn = Turn(world.rank, world.ranks, seed, self.step, company=company, measure=measure, buffers=world.buffers)
-        rounds = average(self.codec(piece.name), piece.gradient, slot, turn, piece.weights, out=piece.gradient)
+        info = StepInfo(
+            world.rank, world.ranks, seed, self.step, bundle_numel=bundle_numel, measure=measure, buffers=world.buffers
+        )
+        rounds = average(self.codec(piece.name), piece.gradient, slot, info, piece.weights, out=piece.gradient)
         if self.drops_idle and slot.held is not None and not bool(piece.gradient.any()):
             return _saving_residual(rounds, slot)
         return rounds
 
-    def _note_finite(self, coded: Sequence[Piece], steps: Sequence[int], lumps: Sequence[Sequence[Tensor]]) -> None:
+    def _note_finite(
+        self, coded: Sequence[NamedGradient], steps: Sequence[int], groups: Sequence[Sequence[Tensor]]
+    ) -> None:
         """Remember what may have to be taken back at the end of the step."""
         if not self.skips:
             return
         fine = [p for p, before in zip(coded, steps, strict=True) if self.slots[p.name].steps > before]
         self._delivered += [p for p in fine if self.slots[p.name].held is not None]
         if len(fine) < sum(p.gradient.numel() > 0 for p in coded) or not all(
-            all_finite(t) for lump in lumps for t in lump
+            all_finite(t) for group in groups for t in group
         ):
             self._overflow = True
 
@@ -138,8 +142,8 @@ class Engine:
         self,
         before: Any,
         world: Distributed,
-        coded: Sequence[Piece],
-        plain: Sequence[Piece],
+        coded: Sequence[NamedGradient],
+        plain: Sequence[NamedGradient],
         tallies: Sequence[Tally],
     ) -> None:
         entries = []
@@ -156,10 +160,10 @@ class Engine:
 
     def note_plain(self, parameters: Sequence[tuple[str, Tensor]], ranks: int, waited: float) -> None:
         """Book what others averaged without compression, in as few all-reduces as possible, as far as that is known."""
-        lumps = _alike(p for _, p in parameters)
-        numbers, sent = sum(p.numel() for _, p in parameters), sum(AllReduce(lump).sent(0, ranks) for lump in lumps)
-        tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=len(lumps))
-        self.meter.book(Counters(), Counters(sent, sent, len(lumps), waited), [Entry(str(_PLAIN), tally)])
+        groups = _alike(p for _, p in parameters)
+        numbers, sent = sum(p.numel() for _, p in parameters), sum(AllReduce(group).sent(0, ranks) for group in groups)
+        tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=len(groups))
+        self.meter.book(Counters(), Counters(sent, sent, len(groups), waited), [Entry(str(_PLAIN), tally)])
 
     def end_step(self, ranks: int, exposed: float) -> StepMetrics:
         """Count the step and return its metrics; what was delivered in a step that training skips is owed again."""
@@ -200,10 +204,10 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     """Tensors that can share one all-reduce, together."""
-    lumps: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for t in tensors:
-        lumps.setdefault((t.dtype, t.device), []).append(t)
-    return list(lumps.values())
+        groups.setdefault((t.dtype, t.device), []).append(t)
+    return list(groups.values())
 
 
 def _plain_rounds(tensors: Sequence[Tensor], ranks: int, aside: bool) -> Rounds[None]:

@@ -13,7 +13,7 @@ from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.advice import check_optimizer, warn_optimizer, warn_uncompressed
 from thinwire.ddp.agreement import check_agreement, new_run
 from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
-from thinwire.ddp.engine import Engine, Piece
+from thinwire.ddp.engine import Engine, NamedGradient
 from thinwire.ddp.loading import load_engine
 from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.models import check_parameters, check_whole
@@ -117,6 +117,6 @@ def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) ->
     for name, parameter in trained:
         if parameter.grad is None:
             parameter.grad = parameter.detach().new_zeros(parameter.shape)
-        pieces.append(Piece(name, parameter.grad, parameter.detach()))
+        pieces.append(NamedGradient(name, parameter.grad, parameter.detach()))
     engine.average(pieces, world)
     engine.end_step(world.ranks, 0.0)

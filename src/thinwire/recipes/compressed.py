@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from thinwire import Plan, Slot, Turn
+from thinwire import Plan, Slot, StepInfo
 from thinwire.core.average import average
 from thinwire.core.coalesced import coalesced
 from thinwire.core.ops import Rounds
@@ -40,7 +40,7 @@ class CompressedAverage:
         codec = self.plan.decide(name, tuple(gradient.shape), gradient.dtype).codec
         slot = self.slots[rank].setdefault(name, Slot())
         seed = self.seed * 2**32 + zlib.crc32(name.encode())
-        return average(codec, gradient, slot, Turn(rank, self.ranks, seed, self.step), weights[name])
+        return average(codec, gradient, slot, StepInfo(rank, self.ranks, seed, self.step), weights[name])
 
     def wire_ratio(self, weights: Mapping[str, Tensor]) -> float:
         """How many times fewer bytes than an fp32 all-reduce, over all steps so far."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.message import from_bytes, to_bytes
 from thinwire.core.spec import Kind, Spec
 from thinwire.core.stage import Encoded, WireCoder
@@ -31,17 +31,17 @@ class Huffman(WireCoder):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(int(spec.payload()), "bytes", exact=False)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        if _small_symbols(scene.spec):
-            return Encoded(coders.huffman_encode(x, scene.spec.bits))
-        return Encoded(coders.huffman_encode(to_bytes(x, scene.spec), 8))
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        if _small_symbols(ctx.spec):
+            return Encoded(coders.huffman_encode(x, ctx.spec.bits))
+        return Encoded(coders.huffman_encode(to_bytes(x, ctx.spec), 8))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        if _small_symbols(scene.spec):
-            put(coders.huffman_decode(encoded.values, scene.spec.numel, scene.spec.bits), out, mode)
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        if _small_symbols(ctx.spec):
+            put(coders.huffman_decode(encoded.values, ctx.spec.numel, ctx.spec.bits), out, mode)
         else:
-            payload = coders.huffman_decode(encoded.values, int(scene.spec.payload()), 8)
-            put(from_bytes(payload, scene.spec), out, mode)
+            payload = coders.huffman_decode(encoded.values, int(ctx.spec.payload()), 8)
+            put(from_bytes(payload, ctx.spec), out, mode)
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,11 +65,11 @@ class Elias(WireCoder):
             )
         return spec.numbers(int(spec.payload()), "bytes", exact=False)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        return Encoded(coders.elias_encode(x, scene.spec.bits))
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        return Encoded(coders.elias_encode(x, ctx.spec.bits))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        put(coders.elias_decode(encoded.values, scene.spec.numel, scene.spec.bits), out, mode)
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        put(coders.elias_decode(encoded.values, ctx.spec.numel, ctx.spec.bits), out, mode)
 
 
 def _small_symbols(spec: Spec) -> bool:

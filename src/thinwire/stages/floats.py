@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.fast import MessageCoder
 from thinwire.core.source import Source
 from thinwire.core.spec import DTYPES, Kind, Spec
@@ -29,10 +29,10 @@ class _Cast(Transform):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(spec.numel, self.kind)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
         return Encoded(x.to(DTYPES[self.kind]))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         put(encoded.values, out, mode)
 
 
@@ -52,12 +52,12 @@ class FP32(_Cast):
 class _Short(_Cast):
     """Numbers of 16 bits, rounded to the nearest, ties to even."""
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
         values = torch.empty(x.numel(), dtype=DTYPES[self.kind], device=x.device)
         casts.cast_into(x, values.dtype, values.view(torch.uint8))
         return Encoded(values)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         if mode == "subtract":
             put(encoded.values, out, mode)
         else:
@@ -73,13 +73,13 @@ class _ShortMessages(MessageCoder):
     def __init__(self, stage: _Short) -> None:
         self.stage, self.dtype = stage, DTYPES[stage.kind]
 
-    def writer(self, x: Source, scene: Scene) -> RangeCoder:
+    def writer(self, x: Source, ctx: Context) -> RangeCoder:
         return lambda low, high, message: casts.cast_into(x.range(low, high), self.dtype, message)
 
-    def reader(self, scene: Scene, out: Tensor, mode: Mode) -> RangeCoder:
+    def reader(self, ctx: Context, out: Tensor, mode: Mode) -> RangeCoder:
         def read(low: int, high: int, message: Tensor) -> None:
             if mode == "subtract":
-                casts.cast_from(message, self.dtype, values := scene.empty(high - low, out), False)
+                casts.cast_from(message, self.dtype, values := ctx.empty(high - low, out), False)
                 out[low:high].sub_(values)
             else:
                 casts.cast_from(message, self.dtype, out[low:high], mode == "add")

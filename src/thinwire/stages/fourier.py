@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.fast import BlockCoder
 from thinwire.core.options import number
 from thinwire.core.spec import Spec
@@ -47,13 +47,13 @@ class Chunked(Transform):
     def backward(self, rows: Tensor, out: Tensor) -> None:  # [count, length] both
         raise NotImplementedError
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        y = scene.empty(self.out(scene.spec).numel, x)
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        y = ctx.empty(self.out(ctx.spec).numel, x)
         for low in range(0, x.numel(), self.block):
             self.encode_block(x[low : low + self.block], 1, None, y[low : low + self.block])
         return Encoded(y)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         y = encoded.values
         for low in range(0, out.numel(), self.block):
             here = out[low : low + self.block]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.options import number
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded, Transform
@@ -49,7 +49,7 @@ class Hadamard(Transform):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(spec.numel)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
         if x.numel() == 0:
             return Encoded(x)
         size = min(self.chunk, 1 << (x.numel().bit_length() - 1))
@@ -61,7 +61,7 @@ class Hadamard(Transform):
             y[-size:] = rotated(y[-size:].view(1, -1) * self._signs(size, 1, x.device)).view(-1)
         return Encoded(y)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         y = encoded.values
         if y.numel() == 0:
             return

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene, State
+from thinwire.core.context import Context, State
 from thinwire.core.fast import PartCoder, Parts
 from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds, longest_message, sent_by
 from thinwire.core.options import number, switch
@@ -112,43 +112,43 @@ class Importance(InputStage, Transform):
 
     # Work.
 
-    def accumulate(self, share: Source, scene: Scene) -> Source:
+    def accumulate(self, share: Source, ctx: Context) -> Source:
         if self.momentum == 0 and self.clip is None:
             return share
-        gradient = clipped(share.tensor(), self.clip, scene.ranks)
+        gradient = clipped(share.tensor(), self.clip, ctx.ranks)
         if self.momentum == 0:
             return Source(gradient)
-        velocity = scene.stash = next_velocity(gradient, scene.state, self.momentum)
+        velocity = ctx.stash = next_velocity(gradient, ctx.state, self.momentum)
         return Source(velocity.clone())
 
-    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
         """The positions that travel, ascending; None stands for all of them."""
-        return (yield from self._agree(x.tensor(), scene))
+        return (yield from self._agree(x.tensor(), ctx))
 
-    def _agree(self, x: Tensor, scene: Scene) -> Rounds[Any]:
-        scene.count("elements", x.numel())
-        kept = self.kept(x.numel(), self.density_at(scene.state.get("steps", 0)))
+    def _agree(self, x: Tensor, ctx: Context) -> Rounds[Any]:
+        ctx.count("elements", x.numel())
+        kept = self.kept(x.numel(), self.density_at(ctx.state.get("steps", 0)))
         if self.density is not None and kept == x.numel():
-            scene.count("elements_sent", x.numel())
+            ctx.count("elements_sent", x.numel())
             return None
-        nodes = mask_nodes(scene.shared_key(), self.mask_nodes, scene.ranks)
+        nodes = mask_nodes(ctx.shared_key(), self.mask_nodes, ctx.ranks)
         mask = torch.empty(0, dtype=torch.uint8, device=x.device)
-        if scene.rank in nodes:
-            mask = coders.pack_indices(self.important(x, kept, scene), x.numel())
-        scene.count("mask_bytes", mask.numel())
+        if ctx.rank in nodes:
+            mask = coders.pack_indices(self.important(x, kept, ctx), x.numel())
+        ctx.count("mask_bytes", mask.numel())
         replies = yield AllGather([mask], exact=False, longest=longest_message(x.numel()))
         indices = _union([_positions_of(node, replies[node][0], x.numel()) for node in nodes])
-        scene.count("elements_sent", indices.numel())
+        ctx.count("elements_sent", indices.numel())
         return indices
 
-    def important(self, x: Tensor, kept: int, scene: Scene) -> Tensor:
+    def important(self, x: Tensor, kept: int, ctx: Context) -> Tensor:
         """The positions this rank would choose: at least one."""
-        if scene.weights is None:
+        if ctx.weights is None:
             raise CodecError(
                 f"{self} compares gradients with weights, and has none;"
                 " pass weights=, and let it be the first stage of its chain."
             )
-        given = (x, scene.weights, self.guard, scene.ranks)  # x is 1/P of the rank's own gradient
+        given = (x, ctx.weights, self.guard, ctx.ranks)  # x is 1/P of the rank's own gradient
         if self.density is not None:
             return most_important(*given, kept)
         scores = importance(*given)
@@ -159,24 +159,24 @@ class Importance(InputStage, Transform):
             chosen = sparse.above(scores, float(mean + (self.kappa or 0.0) * deviation))
         return chosen if chosen.numel() else sparse.largest(scores, 1)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        return Encoded(x if scene.context is None else x.index_select(0, scene.context))
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        return Encoded(x if ctx.shared is None else x.index_select(0, ctx.shared))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        scatter(encoded.values, scene.context, out, mode)
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        scatter(encoded.values, ctx.shared, out, mode)
 
     def fast(self, spec: Spec) -> PartCoder:
         return MaskedParts(spec)
 
-    def observe(self, mean: Tensor, scene: Scene) -> None:
+    def observe(self, mean: Tensor, ctx: Context) -> None:
         if self.warmup:
-            scene.state["steps"] += 1
+            ctx.state["steps"] += 1
         if self.momentum == 0:
             return
-        velocity, indices = scene.stash, scene.context
+        velocity, indices = ctx.stash, ctx.shared
         if self.masking and indices is not None and indices.numel() < velocity.numel():
             velocity = velocity.index_fill(0, indices, 0.0)
-        scene.state["velocity"] = velocity
+        ctx.state["velocity"] = velocity
 
 
 class MaskedParts(PartCoder):
@@ -188,10 +188,10 @@ class MaskedParts(PartCoder):
     def __init__(self, spec: Spec) -> None:
         self.long = spec.numel >= _LONG
 
-    def parts(self, x: Source, scene: Scene) -> Parts | None:
-        return None if scene.context is None else Masked(x.tensor(), scene.context)
+    def parts(self, x: Source, ctx: Context) -> Parts | None:
+        return None if ctx.shared is None else Masked(x.tensor(), ctx.shared)
 
-    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+    def finite(self, data: Tensor, ctx: Context) -> bool | None:
         return all_finite(data)
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import NEAR_OVERFLOW, Scene
+from thinwire.core.context import NEAR_OVERFLOW, Context
 from thinwire.core.fast import PartCoder, Parts
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
@@ -55,35 +55,35 @@ class Integers(Transform):
             raise CodecError(f"{self}: the sum over {ranks} ranks would overflow {self.bits} bits; {remedy}.")
         return levels
 
-    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
         """The largest magnitude on any rank; infinite if any rank has a non-finite value."""
-        self.levels(scene.ranks)
+        self.levels(ctx.ranks)
         values, divisor = x.undivided() or (x.tensor(), 1)
         (shared,) = yield AllReduce([largest_magnitude(values) / divisor], "max")
         return shared
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        return Encoded(self.lanes(x, 1, scene))
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        return Encoded(self.lanes(x, 1, ctx))
 
-    def lanes(self, x: Tensor, divisor: int, scene: Scene) -> Tensor:
+    def lanes(self, x: Tensor, divisor: int, ctx: Context) -> Tensor:
         """x / divisor as integers."""
-        levels, largest = self.levels(scene.ranks), float(scene.context)
+        levels, largest = self.levels(ctx.ranks), float(ctx.shared)
         if not math.isfinite(largest):
-            return torch.zeros(self.out(scene.spec).numel, dtype=torch.int32, device=x.device)
+            return torch.zeros(self.out(ctx.spec).numel, dtype=torch.int32, device=x.device)
         lift = 2.0**100 if largest < 2.0**-100 else 1.0  # keeps the factor finite when all numbers are tiny
         factor = single(levels / (largest * lift)) if largest else 0.0
-        lanes = scene.empty(self.out(scene.spec).numel, x, torch.int32)
-        integers_encode(x, divisor, self.bits, levels, lift, factor, scene.key(), scene.base, lanes)
+        lanes = ctx.empty(self.out(ctx.spec).numel, x, torch.int32)
+        integers_encode(x, divisor, self.bits, levels, lift, factor, ctx.key(), ctx.base, lanes)
         return lanes
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        largest = float(scene.context)
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        largest = float(ctx.shared)
         if not math.isfinite(largest):
             out.fill_(float("nan"))
             return
-        unit = single(1.0 / self.levels(scene.ranks))
+        unit = single(1.0 / self.levels(ctx.ranks))
         if mode == "subtract":
-            integers_decode(encoded.values, self.bits, unit, largest, values := scene.empty(out.numel(), out), False)
+            integers_decode(encoded.values, self.bits, unit, largest, values := ctx.empty(out.numel(), out), False)
             out.sub_(values)
         else:
             integers_decode(encoded.values, self.bits, unit, largest, out, mode == "add")
@@ -100,45 +100,45 @@ class IntegerParts(PartCoder):
     def __init__(self, stage: Integers) -> None:
         self.stage = stage
 
-    def parts(self, x: Source, scene: Scene) -> Parts:
-        return Lanes(self.stage, *(x.undivided() or (x.tensor(), 1)), scene)
+    def parts(self, x: Source, ctx: Context) -> Parts:
+        return Lanes(self.stage, *(x.undivided() or (x.tensor(), 1)), ctx)
 
-    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+    def finite(self, data: Tensor, ctx: Context) -> bool | None:
         """No sum is larger than the ranks' largest magnitudes together, but for rounding."""
-        largest = float(scene.context) * scene.ranks
+        largest = float(ctx.shared) * ctx.ranks
         return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
 
 class Lanes(Parts):
     """The elements x / divisor, several to a lane; draws go by position, whatever the parts are."""
 
-    def __init__(self, stage: Integers, x: Tensor, divisor: int, scene: Scene) -> None:
-        self.length, self.count = 1, stage.out(scene.spec).numel
-        self.stage, self.x, self.divisor, self.scene = stage, x, divisor, scene
+    def __init__(self, stage: Integers, x: Tensor, divisor: int, ctx: Context) -> None:
+        self.length, self.count = 1, stage.out(ctx.spec).numel
+        self.stage, self.x, self.divisor, self.ctx = stage, x, divisor, ctx
         self.total = torch.empty(0)
 
     def set_output(self, out: Tensor) -> None:
         self.total = out
 
-    def _range(self, low: int, high: int) -> tuple[slice, Scene]:
+    def _range(self, low: int, high: int) -> tuple[slice, Context]:
         fields = 32 // self.stage.bits
         these = slice(low * fields, min(high * fields, self.x.numel()))
-        spec = self.scene.spec.numbers(these.stop - these.start)
-        return these, self.scene.moved(spec=spec, base=self.scene.base + these.start)
+        spec = self.ctx.spec.numbers(these.stop - these.start)
+        return these, self.ctx.moved(spec=spec, base=self.ctx.base + these.start)
 
     def encode(self, low: int, high: int) -> Tensor:
-        these, scene = self._range(low, high)
-        return self.stage.lanes(self.x[these], self.divisor, scene)
+        these, ctx = self._range(low, high)
+        return self.stage.lanes(self.x[these], self.divisor, ctx)
 
     def decode(self, values: Tensor, low: int, high: int) -> None:
-        these, scene = self._range(low, high)
-        self.stage.decode(Encoded(values), scene.moved(contributions=scene.ranks), self.total[these])
+        these, ctx = self._range(low, high)
+        self.stage.decode(Encoded(values), ctx.moved(contributions=ctx.ranks), self.total[these])
 
     def result(self) -> Tensor:
         return self.total
 
     def finite(self) -> bool | None:
-        return IntegerParts(self.stage).finite(self.total, self.scene)
+        return IntegerParts(self.stage).finite(self.total, self.ctx)
 
     def whole(self, encoded: list[Tensor]) -> Tensor:
-        return self.stage.lanes(self.x, self.divisor, self.scene)
+        return self.stage.lanes(self.x, self.divisor, self.ctx)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene, State
+from thinwire.core.context import Context, State
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import choice, number
 from thinwire.core.source import Source
@@ -54,11 +54,11 @@ class ALQ(Bucketed):
     def unbiased(self) -> bool:
         return True
 
-    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
-        """With the levels of this step; without a scene, those of the first."""
+    def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
+        """With the levels of this step; without a ctx, those of the first."""
         levels: Tensor = exponential_levels(0.5, self.bits)
-        if scene is not None:
-            levels = scene.state["levels"] if scene.context is None else scene.context
+        if ctx is not None:
+            levels = ctx.state["levels"] if ctx.shared is None else ctx.shared
         return Scheme("levels", self.bits, self.bucket, cast(Norm, self.norm), levels.to(device or "cpu"))
 
     def agreement(self, spec: Spec, ranks: int) -> Size:
@@ -77,19 +77,19 @@ class ALQ(Bucketed):
     def fits_at(self, step: int) -> bool:
         return step in (self.start, 10 * self.start) or (step > self.start and step % self.every == 0)
 
-    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
         """The levels of this step: fitted anew when it is time."""
-        levels: Tensor = scene.state["levels"]
-        enough = scene.spec.numel * scene.ranks >= _ENOUGH * levels.numel()
-        if self.fits_at(scene.state["steps"]) and enough:
+        levels: Tensor = ctx.state["levels"]
+        enough = ctx.spec.numel * ctx.ranks >= _ENOUGH * levels.numel()
+        if self.fits_at(ctx.state["steps"]) and enough:
             (weights,) = yield AllReduce([histogram(x.tensor(), self.bucket, cast(Norm, self.norm))])
             levels = torch.tensor(fitted(weights.tolist(), levels.tolist()), dtype=torch.float32)
         return levels.to(x.values.device)
 
-    def observe(self, mean: Tensor, scene: Scene) -> None:
-        if scene.context is not None:  # None: a stage before this one was not ready
-            scene.state["steps"] += 1
-            scene.state["levels"] = scene.context.cpu()
+    def observe(self, mean: Tensor, ctx: Context) -> None:
+        if ctx.shared is not None:  # None: a stage before this one was not ready
+            ctx.state["steps"] += 1
+            ctx.state["levels"] = ctx.shared.cpu()
 
 
 def histogram(x: Tensor, bucket: int, norm: Norm) -> Tensor:  # [numel] -> [bins]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.checks import expect_tensor, expect_unit
-from thinwire.core.context import NEAR_OVERFLOW, Scene, State
+from thinwire.core.context import NEAR_OVERFLOW, Context, State
 from thinwire.core.fast import FastPath
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.options import number
@@ -83,43 +83,43 @@ class PowerSGD(Transform):
         ready = self.declines(spec) is None and ("steady" in state or state["steps"] >= self.warmup)
         return None if ready else ()
 
-    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
         """An orthonormal basis A of the sum of all M_k Q, from the same bits on every rank."""
-        rows, columns, rank = self.factors(scene.spec)
-        q = scene.state.get("q")
+        rows, columns, rank = self.factors(ctx.spec)
+        q = ctx.state.get("q")
         if q is None:
-            q = unit_rows(random_rows(scene.shared_key(), rank, columns, x.values.device))
+            q = unit_rows(random_rows(ctx.shared_key(), rank, columns, x.values.device))
         (summed,) = yield AllReduce([(x.tensor().reshape(rows, columns) @ q.T).view(-1)])
-        scene.stash = {}
+        ctx.stash = {}
         return orthonormal(summed.view(rows, rank))
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
         """A^T M, row by row. M^T A and Q by columns would take torch's products several times as long."""
-        rows, columns, _ = self.factors(scene.spec)
-        return Encoded((scene.context.T @ x.reshape(rows, columns)).view(-1))
+        rows, columns, _ = self.factors(ctx.spec)
+        return Encoded((ctx.shared.T @ x.reshape(rows, columns)).view(-1))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        rows, columns, rank = self.factors(scene.spec)
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        rows, columns, rank = self.factors(ctx.spec)
         factor = encoded.values.view(rank, columns)
-        if scene.stash is not None and scene.contributions == scene.ranks:
-            scene.stash.setdefault("factor", factor)
+        if ctx.stash is not None and ctx.contributions == ctx.ranks:
+            ctx.stash.setdefault("factor", factor)
         matrix = out.view(rows, columns)
         if mode == "write":
-            rebuild(scene.context, factor.T, None, 0.0, out=matrix)
+            rebuild(ctx.shared, factor.T, None, 0.0, out=matrix)
         elif mode == "add":
-            matrix.addmm_(scene.context, factor)
+            matrix.addmm_(ctx.shared, factor)
         else:
-            subtract(scene.context, factor.T, None, 0.0, matrix)
+            subtract(ctx.shared, factor.T, None, 0.0, matrix)
 
     def fast(self, spec: Spec) -> FastPath:
         return FactorBound(self.rank)
 
-    def observe(self, mean: Tensor, scene: Scene) -> None:
-        scene.state["steps"] += 1
-        if scene.stash is not None:
-            factor = scene.stash["factor"]
-            key, (rank, columns) = scene.shared_key(), factor.shape
-            scene.state["q"] = unit_rows(factor, lambda: random_rows(key, rank, columns, factor.device))
+    def observe(self, mean: Tensor, ctx: Context) -> None:
+        ctx.state["steps"] += 1
+        if ctx.stash is not None:
+            factor = ctx.stash["factor"]
+            key, (rank, columns) = ctx.shared_key(), factor.shape
+            ctx.state["q"] = unit_rows(factor, lambda: random_rows(key, rank, columns, factor.device))
 
 
 class FactorBound(FastPath):
@@ -128,7 +128,7 @@ class FactorBound(FastPath):
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
-    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+    def finite(self, data: Tensor, ctx: Context) -> bool | None:
         largest = magnitude(data) * self.rank
         return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 

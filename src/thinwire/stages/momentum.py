@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene, State
+from thinwire.core.context import Context, State
 from thinwire.core.options import number, switch
 from thinwire.core.source import Source
 from thinwire.core.spec import Spec
@@ -44,32 +44,32 @@ class Momentum(InputStage, DeliveryStage, Transform):
     def rescale(self, state: State, factor: float) -> None:
         rescale_velocity(state, factor)
 
-    def accumulate(self, share: Source, scene: Scene) -> Source:
-        velocity = next_velocity(clipped(share.tensor(), self.clip, scene.ranks), scene.state, self.beta)
-        scene.stash = {"velocity": velocity}
+    def accumulate(self, share: Source, ctx: Context) -> Source:
+        velocity = next_velocity(clipped(share.tensor(), self.clip, ctx.ranks), ctx.state, self.beta)
+        ctx.stash = {"velocity": velocity}
         return Source(velocity.clone())
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        if scene.stash is not None:
-            scene.stash["given"] = x
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        if ctx.stash is not None:
+            ctx.stash["given"] = x
         return Encoded(x)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         put(encoded.values, out, mode)
 
-    def delivered(self, sent: Tensor, scene: Scene) -> None:
-        scene.stash["sent"] = sent
+    def delivered(self, sent: Tensor, ctx: Context) -> None:
+        ctx.stash["sent"] = sent
 
-    def observe(self, mean: Tensor, scene: Scene) -> None:
+    def observe(self, mean: Tensor, ctx: Context) -> None:
         """Keep the velocity, but not where this rank's contribution is in the result."""
-        velocity = scene.stash["velocity"]
-        if self.masking and "given" in scene.stash:  # before its delay is over, a chain sends everything
+        velocity = ctx.stash["velocity"]
+        if self.masking and "given" in ctx.stash:  # before its delay is over, a chain sends everything
             # the owner of a shard books as its own what a second encoding drops: that did not arrive
-            arrived = (scene.stash["sent"] != 0) & (mean != 0)
-            waiting = (scene.stash["given"] != 0) & ~arrived
+            arrived = (ctx.stash["sent"] != 0) & (mean != 0)
+            waiting = (ctx.stash["given"] != 0) & ~arrived
             if bool(waiting.any()):
                 velocity = velocity.masked_fill(arrived, 0.0)
-        scene.state["velocity"] = velocity
+        ctx.state["velocity"] = velocity
 
 
 def clipped(share: Tensor, limit: float | None, ranks: int) -> Tensor:

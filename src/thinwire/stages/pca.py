@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from thinwire.core.checks import expect_count, expect_keys
-from thinwire.core.context import EVERYONE, Scene, State
+from thinwire.core.context import EVERYONE, Context, State
 from thinwire.core.fast import PartCoder
 from thinwire.core.ops import AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words
@@ -155,34 +155,34 @@ class PCA(InputStage, Transform):
         if "scale" in state:
             state["scale"] /= factor  # by which the samples are multiplied: they stay as they are
 
-    def observe(self, mean: Tensor, scene: Scene) -> None:
-        layout, state, step = self.layout(scene.spec), scene.state, _step(scene)
-        if layout is None or (state["phase"] == _COMPRESS and scene.context is None):
+    def observe(self, mean: Tensor, ctx: Context) -> None:
+        layout, state, step = self.layout(ctx.spec), ctx.state, _step(ctx)
+        if layout is None or (state["phase"] == _COMPRESS and ctx.shared is None):
             return  # too small, or ready in a chain whose delay is not over
         if not state["begun"]:
             state["begun"] = 1
-            state["left"] += self._turn(scene) % (1 + min(_MOST_STAGGER, self.warmup // 4))
+            state["left"] += self._turn(ctx) % (1 + min(_MOST_STAGGER, self.warmup // 4))
             if not state["left"]:
                 self._enter(state, _SAMPLE, self.sample)
         if state["phase"] == _SAMPLE:
-            take_sample(state, layout.rows(mean), self.sample, self.pool, self.centre, self._owner(scene) == scene.rank)
+            take_sample(state, layout.rows(mean), self.sample, self.pool, self.centre, self._owner(ctx) == ctx.rank)
         if self._votes(state):
             state.setdefault("fresh", step.lost)
         state["left"] -= 1
         if state["phase"] == _COMPRESS:
-            self._age(state, scene, step)
+            self._age(state, ctx, step)
         elif not state["left"]:
             after = _COMPRESS if state["phase"] == _SAMPLE else _SAMPLE
             self._enter(state, after, self.reuse if after == _COMPRESS else self.sample)
 
-    def _age(self, state: State, scene: Scene, step: _Step) -> None:
+    def _age(self, state: State, ctx: Context, step: _Step) -> None:
         """Keep a new basis; leave one that is used up, and send what was held before sampling again."""
-        basis: Basis = scene.context
+        basis: Basis = ctx.shared
         if basis.columns is None:
             start_sampling(state)
             self._enter(state, _PLAIN, self.reuse)
         elif not state["left"] or step.refresh:
-            if scene.has_residual:
+            if ctx.has_residual:
                 self._enter(state, _DRAIN, self._drain())
             else:
                 self._enter(state, _SAMPLE, self.sample)
@@ -199,21 +199,21 @@ class PCA(InputStage, Transform):
     def _drain(self) -> int:
         return max(1, self.sample // 4)
 
-    def _turn(self, scene: Scene) -> int:
+    def _turn(self, ctx: Context) -> int:
         """A number that spreads layers over ranks and steps, equal on all ranks."""
-        return make_key(scene.seed, scene.spec.numel, EVERYONE, scene.stream)
+        return make_key(ctx.seed, ctx.spec.numel, EVERYONE, ctx.stream)
 
-    def _owner(self, scene: Scene) -> int:
+    def _owner(self, ctx: Context) -> int:
         """The rank that keeps this layer's statistics and decomposes them."""
-        return (self._turn(scene) >> 32) % scene.ranks
+        return (self._turn(ctx) >> 32) % ctx.ranks
 
     # Error feedback and the vote on a refresh.
 
-    def accumulate(self, share: Source, scene: Scene) -> Source:
+    def accumulate(self, share: Source, ctx: Context) -> Source:
         """The share as it is; if a vote is due, the part of its energy that the basis loses is measured."""
-        if self._votes(scene.state) and (layout := self.layout(scene.spec)) is not None:
-            _step(scene).lost = lost_share(layout.rows(share.tensor()), basis_of(scene.state), scene)
-            scene.count("lost", _step(scene).lost)
+        if self._votes(ctx.state) and (layout := self.layout(ctx.spec)) is not None:
+            _step(ctx).lost = lost_share(layout.rows(share.tensor()), basis_of(ctx.state), ctx)
+            ctx.count("lost", _step(ctx).lost)
         return share
 
     def residual_steps(self, state: State) -> int:
@@ -225,27 +225,27 @@ class PCA(InputStage, Transform):
 
     # Work.
 
-    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
         """The basis: the one in use, or in the first compressed step a new one, from the rank that has it."""
-        if "basis" not in scene.state:
-            return (yield from self._share_basis(x, scene))
-        if self.limit is not None and self._votes(scene.state):
-            step = _step(scene)
-            worse = step.lost > max(self.limit, _WORSE * scene.state.get("fresh", 1.0))
+        if "basis" not in ctx.state:
+            return (yield from self._share_basis(x, ctx))
+        if self.limit is not None and self._votes(ctx.state):
+            step = _step(ctx)
+            worse = step.lost > max(self.limit, _WORSE * ctx.state.get("fresh", 1.0))
             vote = torch.tensor([float(worse)], device=x.values.device)
             (votes,) = yield AllReduce([vote])
-            step.refresh = float(votes) > scene.ranks / 2
-        return basis_of(scene.state)
+            step.refresh = float(votes) > ctx.ranks / 2
+        return basis_of(ctx.state)
 
-    def _share_basis(self, x: Source, scene: Scene) -> Rounds[Basis]:
-        layout, state, owner = self.layout(scene.spec), scene.state, self._owner(scene)
+    def _share_basis(self, x: Source, ctx: Context) -> Rounds[Basis]:
+        layout, state, owner = self.layout(ctx.spec), ctx.state, self._owner(ctx)
         assert layout is not None
         columns = None
-        if scene.rank == owner:
+        if ctx.rank == owner:
             began = time.perf_counter()
             target = None if self.ratio is None else self.kept(layout)
             columns = decompose(state, self.pool, target, self.energy)
-            scene.count("decompose_seconds", time.perf_counter() - began)
+            ctx.count("decompose_seconds", time.perf_counter() - began)
         d = torch.tensor([0 if columns is None else columns.shape[1]], dtype=torch.int32, device=x.values.device)
         (d,) = yield Broadcast([d], owner)
         if not int(d):
@@ -258,23 +258,23 @@ class PCA(InputStage, Transform):
         mean = state["sum"] / state["taken"]
         return Basis(columns, mean, mean @ columns, magnitude(mean))
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        layout, basis = self.layout(scene.spec), scene.context
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        layout, basis = self.layout(ctx.spec), ctx.shared
         if layout is None or basis.columns is None:
             return Encoded(x.clone())
-        return Encoded(coefficients(layout.rows(x), basis, scene.ranks).view(-1))
+        return Encoded(coefficients(layout.rows(x), basis, ctx.ranks).view(-1))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        layout, basis = self.layout(scene.spec), scene.context
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        layout, basis = self.layout(ctx.spec), ctx.shared
         if layout is None or basis.columns is None:
             put(encoded.values, out, mode)
             return
-        rows, part = encoded.values.view(layout.count, -1), scene.contributions / scene.ranks
+        rows, part = encoded.values.view(layout.count, -1), ctx.contributions / ctx.ranks
         if layout.in_place and mode == "subtract":
             subtract_slices(rows, basis, part, out.view(layout.count, layout.length))
             return
         in_place = layout.in_place and mode == "write"
-        to = out if in_place else scene.empty(layout.count * layout.length, out)
+        to = out if in_place else ctx.empty(layout.count * layout.length, out)
         built = reconstruct(rows, basis, part, slice(0, layout.count), to.view(layout.count, layout.length))
         if not in_place:
             put(layout.flat(built), out, mode)
@@ -284,8 +284,8 @@ class PCA(InputStage, Transform):
         return None if layout is None else SliceParts(layout, self.kept(layout))
 
 
-def _step(scene: Scene) -> _Step:
-    if scene.stash is None:
-        scene.stash = _Step()
-    step: _Step = scene.stash
+def _step(ctx: Context) -> _Step:
+    if ctx.stash is None:
+        ctx.stash = _Step()
+    step: _Step = ctx.stash
     return step

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from thinwire.core.context import NEAR_OVERFLOW, Scene, State
+from thinwire.core.context import NEAR_OVERFLOW, Context, State
 from thinwire.core.fast import PartCoder, Parts
 from thinwire.core.source import Source
 from thinwire.kernels import basis as kernels
@@ -223,19 +223,19 @@ def subtract_slices(rows: Tensor, basis: Basis, part: float, out: Tensor) -> Non
     kernels.subtract(rows, basis.columns, basis.mean, part, out)
 
 
-def lost_share(rows: Tensor, basis: Basis, scene: Scene) -> float:
+def lost_share(rows: Tensor, basis: Basis, ctx: Context) -> float:
     """The share of the energy of x - mu/P outside the basis, a few slices at a time that stay in a cache."""
     assert basis.columns is not None
     count, length = rows.shape
     some = min(count, max(1, _TOGETHER // length))
-    room = scene.empty(some * length, rows).view(some, length)
-    few = scene.empty(some * basis.columns.shape[1], rows).view(some, -1)
+    room = ctx.empty(some * length, rows).view(some, length)
+    few = ctx.empty(some * basis.columns.shape[1], rows).view(some, -1)
     energy, kept = rows.new_zeros((), dtype=torch.float64), rows.new_zeros((), dtype=torch.float64)
     for low in range(0, count, some):
         which = slice(low, min(low + some, count))
-        x, q = rows[which], coefficients(rows[which], basis, scene.ranks, which, few[: which.stop - low])
+        x, q = rows[which], coefficients(rows[which], basis, ctx.ranks, which, few[: which.stop - low])
         if basis.mean is not None:
-            x = torch.sub(x, basis.mean[which], alpha=1 / scene.ranks, out=room[: which.stop - low])
+            x = torch.sub(x, basis.mean[which], alpha=1 / ctx.ranks, out=room[: which.stop - low])
         energy += torch.dot(x.reshape(-1), x.reshape(-1))
         kept += torch.dot(q.view(-1), q.view(-1))
     return float(1 - kept / energy) if energy > 0 else 0.0
@@ -249,18 +249,18 @@ class SliceParts(PartCoder):
     def __init__(self, layout: Layout, kept: int) -> None:
         self.layout, self.length = layout, kept
 
-    def parts(self, x: Source, scene: Scene) -> Parts | None:
-        basis: Basis = scene.context
-        return None if basis.columns is None else Slices(self.layout, basis, x, scene)
+    def parts(self, x: Source, ctx: Context) -> Parts | None:
+        basis: Basis = ctx.shared
+        return None if basis.columns is None else Slices(self.layout, basis, x, ctx)
 
 
 class Slices(Parts):
     """A layer's slices, encoded and decoded a few at a time."""
 
-    def __init__(self, layout: Layout, basis: Basis, x: Source, scene: Scene) -> None:
+    def __init__(self, layout: Layout, basis: Basis, x: Source, ctx: Context) -> None:
         assert basis.columns is not None
         self.length, self.count = basis.columns.shape[1], layout.count
-        self.layout, self.basis, self.scene = layout, basis, scene
+        self.layout, self.basis, self.ctx = layout, basis, ctx
         self.x = x
         self.rows = layout.rows(x.values if layout.in_place else x.tensor())
         self.decoded: Tensor | None = None
@@ -270,9 +270,9 @@ class Slices(Parts):
 
     def encode(self, low: int, high: int) -> Tensor:
         self.x.range(low * self.layout.length, high * self.layout.length)
-        out = self.scene.empty((high - low) * self.length, self.rows)
+        out = self.ctx.empty((high - low) * self.length, self.rows)
         rows, which = self.rows[low:high], slice(low, high)
-        return coefficients(rows, self.basis, self.scene.ranks, which, out.view(-1, self.length)).view(-1)
+        return coefficients(rows, self.basis, self.ctx.ranks, which, out.view(-1, self.length)).view(-1)
 
     def decode(self, values: Tensor, low: int, high: int) -> None:
         assert self.decoded is not None, "set_output comes first"
@@ -285,4 +285,4 @@ class Slices(Parts):
 
     def certain(self, largest: float) -> bool:
         """Columns of length one make no number larger than all coefficients of its slice together, and the mean's."""
-        return largest * self.scene.ranks * self.length + self.basis.reach < NEAR_OVERFLOW
+        return largest * self.ctx.ranks * self.length + self.basis.reach < NEAR_OVERFLOW

@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from thinwire.core.context import NEAR_OVERFLOW, Scene
+from thinwire.core.context import NEAR_OVERFLOW, Context
 from thinwire.core.fast import MessageCoder
 from thinwire.core.options import choice, number
 from thinwire.core.source import Source
@@ -28,8 +28,8 @@ class Bucketed(WireCoder):
 
     signed: ClassVar[bool] = True
 
-    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
-        """How elements become codes; without a scene, sizes only."""
+    def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
+        """How elements become codes; without a ctx, sizes only."""
         raise NotImplementedError
 
     def side(self, spec: Spec) -> Size:
@@ -38,12 +38,12 @@ class Bucketed(WireCoder):
     def out(self, spec: Spec) -> Spec:
         return spec.symbols(self.scheme(spec).bits, self.signed)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        return Encoded(*self.scheme(scene.spec, scene, x.device).symbols(x, scene.key(), scene.base))
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        return Encoded(*self.scheme(ctx.spec, ctx, x.device).symbols(x, ctx.key(), ctx.base))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         side = encoded.side if encoded.side is not None else encoded.values.new_empty(0)
-        self.scheme(scene.spec, scene, out.device).dequantise(encoded.values, side, out, mode)
+        self.scheme(ctx.spec, ctx, out.device).dequantise(encoded.values, side, out, mode)
 
     def fast(self, spec: Spec) -> MessageCoder:
         return BucketedMessages(self, spec)
@@ -56,19 +56,19 @@ class BucketedMessages(MessageCoder):
         self.stage, self.sizes = stage, stage.scheme(spec)
         self.split = math.lcm(self.sizes.bucket, 8)  # whole buckets, in whole bytes
 
-    def writer(self, x: Source, scene: Scene) -> RangeCoder:
-        scheme = self.stage.scheme(scene.spec, scene, x.values.device)
+    def writer(self, x: Source, ctx: Context) -> RangeCoder:
+        scheme = self.stage.scheme(ctx.spec, ctx, x.values.device)
         if (undivided := x.undivided()) is not None:
             values, ranks = undivided
-            return scheme.encoder(values, scene.key(), scene.base, ranks)
-        return x.before(scheme.encoder(x.values, scene.key(), scene.base))
+            return scheme.encoder(values, ctx.key(), ctx.base, ranks)
+        return x.before(scheme.encoder(x.values, ctx.key(), ctx.base))
 
-    def reader(self, scene: Scene, out: Tensor, mode: Mode) -> RangeCoder:
-        return self.stage.scheme(scene.spec, scene, out.device).decoder(out, mode)
+    def reader(self, ctx: Context, out: Tensor, mode: Mode) -> RangeCoder:
+        return self.stage.scheme(ctx.spec, ctx, out.device).decoder(out, mode)
 
-    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+    def finite(self, data: Tensor, ctx: Context) -> bool | None:
         """No element is larger than the scale of its bucket, but for rounding."""
-        largest = magnitude_in(data, self.sizes.scale_bytes(scene.spec.numel) // 4)
+        largest = magnitude_in(data, self.sizes.scale_bytes(ctx.spec.numel) // 4)
         return largest < math.inf if largest < NEAR_OVERFLOW or largest == math.inf else None
 
 
@@ -91,7 +91,7 @@ class QSGD(Bucketed):
     def unbiased(self) -> bool:
         return True
 
-    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
+    def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
         return Scheme("uniform", self.bits, self.bucket, cast(Norm, self.norm))
 
 
@@ -116,7 +116,7 @@ class NUQSGD(Bucketed):
     def unbiased(self) -> bool:
         return True
 
-    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
+    def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
         if self.base == 0.5:
             return Scheme("exponential", self.bits, self.bucket, cast(Norm, self.norm))
         levels = exponential_levels(self.base, self.bits).to(device or "cpu")
@@ -149,11 +149,11 @@ class Ternary(Bucketed):
     def unbiased(self) -> bool:
         return self.clip is None
 
-    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
+    def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
         return Scheme("uniform", 2, self.bucket)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        return super().encode(self.clipped(x), scene)
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        return super().encode(self.clipped(x), ctx)
 
     def clipped(self, x: Tensor) -> Tensor:
         return x if self.clip is None else clip_to_sigma(x, self.bucket, self.clip)
@@ -167,10 +167,10 @@ class ClippedMessages(BucketedMessages):
 
     stage: Ternary
 
-    def writer(self, x: Source, scene: Scene) -> RangeCoder:
+    def writer(self, x: Source, ctx: Context) -> RangeCoder:
         if self.stage.clip is None:
-            return super().writer(x, scene)
-        scheme, key, base = self.stage.scheme(scene.spec), scene.key(), scene.base
+            return super().writer(x, ctx)
+        scheme, key, base = self.stage.scheme(ctx.spec), ctx.key(), ctx.base
 
         def encode(low: int, high: int, message: Tensor) -> None:
             scheme.encoder(self.stage.clipped(x.range(low, high)), key, base + low)(0, high - low, message)
@@ -192,7 +192,7 @@ class Sign(Bucketed):
     by: str = choice("bucket", "bucket", "row", help="what shares a pair of means")
     bucket: int = number(512, low=1, high=2**30, whole=True, help="numbers that share a pair of means")
 
-    def scheme(self, spec: Spec, scene: Scene | None = None, device: torch.device | None = None) -> Scheme:
+    def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
         return Scheme("sign", 1, spec.row if self.by == "row" and spec.row else self.bucket)
 
     def shard_multiple(self, spec: Spec) -> int:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.fast import FastPath
 from thinwire.core.ops import Rounds
 from thinwire.core.options import number, switch
@@ -44,17 +44,17 @@ class RandomK(Transform):
     def out(self, spec: Spec) -> Spec:
         return spec.numbers(self.kept(spec.numel))
 
-    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
         """The positions, drawn without a word between the ranks."""
         yield from ()
-        return random_positions(scene.shared_key(), x.numel, self.kept(x.numel), x.values.device)
+        return random_positions(ctx.shared_key(), x.numel, self.kept(x.numel), x.values.device)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        values = x[scene.context]
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        values = x[ctx.shared]
         return Encoded(values * (x.numel() / values.numel()) if self.scaled else values)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        scatter(encoded.values, scene.context, out, mode)
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        scatter(encoded.values, ctx.shared, out, mode)
 
     def fast(self, spec: Spec) -> FastPath:
         return Scattered()
@@ -63,7 +63,7 @@ class RandomK(Transform):
 class Scattered(FastPath):
     """The decoded elements are the summed ones and zeros."""
 
-    def finite(self, data: Tensor, scene: Scene) -> bool | None:
+    def finite(self, data: Tensor, ctx: Context) -> bool | None:
         return all_finite(data)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.fast import MessageCoder
 from thinwire.core.options import choice, number
 from thinwire.core.source import Source
@@ -72,7 +72,7 @@ class RangeFloat(WireCoder):
     def out(self, spec: Spec) -> Spec:
         return spec.symbols(self.bits, signed=False)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
         header = self.measure(x)
         if header.mantissa == _NOT_FINITE:
             dtype = torch.uint8 if self.bits <= 8 else torch.int32
@@ -80,15 +80,15 @@ class RangeFloat(WireCoder):
         grid = self.grid(header)
         rounding = cast(Literal["nearest", "stochastic"], self.rounding)
         symbols, saturated = rangefloat.rangefloat_symbols(
-            x, self.bits, header.mantissa, grid, rounding, scene.key(), scene.base
+            x, self.bits, header.mantissa, grid, rounding, ctx.key(), ctx.base
         )
-        scene.count("saturated", saturated)
+        ctx.count("saturated", saturated)
         return Encoded(symbols, self.side_bytes(header, x.device))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         header = self.read(encoded.side)
         if mode == "subtract":
-            self.decode(encoded, scene, values := scene.empty(out.numel(), out))
+            self.decode(encoded, ctx, values := ctx.empty(out.numel(), out))
             out.sub_(values)
         elif header.mantissa == _NOT_FINITE:
             out.fill_(float("nan"))
@@ -146,7 +146,7 @@ class RangeFloatMessages(MessageCoder):
     def __init__(self, stage: RangeFloat, side: int) -> None:
         self.stage, self.side = stage, side
 
-    def writer(self, x: Source, scene: Scene) -> RangeCoder:
+    def writer(self, x: Source, ctx: Context) -> RangeCoder:
         rounding = cast(Literal["nearest", "stochastic"], self.stage.rounding)
 
         def write(low: int, high: int, message: Tensor) -> None:
@@ -157,17 +157,17 @@ class RangeFloatMessages(MessageCoder):
             if header.mantissa == _NOT_FINITE:
                 payload.zero_()
                 return
-            grid, key, base = self.stage.grid(header), scene.key(), scene.base + low
+            grid, key, base = self.stage.grid(header), ctx.key(), ctx.base + low
             bits, mantissa = self.stage.bits, header.mantissa
             saturated = rangefloat.rangefloat_encode(values, bits, mantissa, grid, rounding, key, base, payload)
-            scene.count("saturated", saturated)
+            ctx.count("saturated", saturated)
 
         return write
 
-    def reader(self, scene: Scene, out: Tensor, mode: Mode) -> RangeCoder:
+    def reader(self, ctx: Context, out: Tensor, mode: Mode) -> RangeCoder:
         def read(low: int, high: int, message: Tensor) -> None:
             header = self.stage.read(message[: self.side])
-            here = scene.empty(high - low, out) if mode == "subtract" else out[low:high]
+            here = ctx.empty(high - low, out) if mode == "subtract" else out[low:high]
             if header.mantissa == _NOT_FINITE:
                 here.fill_(float("nan"))
             else:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds, longest_message, sent_by
 from thinwire.core.options import choice, number
 from thinwire.core.source import Source
@@ -49,32 +49,32 @@ class SharedTopK(Sparsifier, Transform):
         packed = expected_indices_size(groups, self.kept(groups))
         return Size((ranks - 1) * (LENGTH_BYTES + share * packed), exact=False)
 
-    def leading(self, scene: Scene) -> list[int]:
+    def leading(self, ctx: Context) -> list[int]:
         """The ranks whose positions are taken at this step, equal on all ranks."""
-        count = min(self.leaders, scene.ranks)
+        count = min(self.leaders, ctx.ranks)
         if self.order == "turn":
-            return sorted((scene.step * count + j) % scene.ranks for j in range(count))
-        return sorted(hash32(scene.shared_key(), 0, scene.ranks).argsort(stable=True)[:count].tolist())
+            return sorted((ctx.step * count + j) % ctx.ranks for j in range(count))
+        return sorted(hash32(ctx.shared_key(), 0, ctx.ranks).argsort(stable=True)[:count].tolist())
 
-    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
+    def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
         """The union of the leaders' positions, ascending."""
-        leaders, groups = self.leading(scene), x.numel // scene.spec.group
+        leaders, groups = self.leading(ctx), x.numel // ctx.spec.group
         message = torch.empty(0, dtype=torch.uint8, device=x.values.device)
-        if scene.rank in leaders:
-            scores = magnitudes(x.tensor(), scene.spec.group)
-            message = coders.pack_indices(sparse.largest(scores, self.kept_now(groups, scene)), groups)
+        if ctx.rank in leaders:
+            scores = magnitudes(x.tensor(), ctx.spec.group)
+            message = coders.pack_indices(sparse.largest(scores, self.kept_now(groups, ctx)), groups)
         replies = yield AllGather([message], exact=False, longest=longest_message(groups))
         positions = []
         for leader in leaders:
             if replies[leader][0].numel() == 0:
-                raise WireError(f"rank {leader} leads {self} at step {scene.step} and sent no positions.")
+                raise WireError(f"rank {leader} leads {self} at step {ctx.step} and sent no positions.")
             with sent_by(leader):
                 positions.append(coders.unpack_indices(replies[leader][0], groups))
         return positions[0] if len(positions) == 1 else torch.unique(torch.cat(positions))
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        scene.count("kept", scene.context.numel() * scene.spec.group)
-        return Encoded(chosen(x, scene.context, scene.spec.group))
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        ctx.count("kept", ctx.shared.numel() * ctx.spec.group)
+        return Encoded(chosen(x, ctx.shared, ctx.spec.group))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
-        put_back(encoded.values, scene.context, scene.spec.group, out, mode)
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        put_back(encoded.values, ctx.shared, ctx.spec.group, out, mode)

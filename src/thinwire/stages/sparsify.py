@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.options import number, switch
 from thinwire.core.schedule import density_at
 from thinwire.core.spec import Size, Spec
@@ -45,20 +45,20 @@ class Sparsifier(ScheduledStage, Stage):
         """How many of `numel` numbers (or groups) travel once the warm-up is over."""
         return min(numel, math.ceil(self.density * numel))
 
-    def kept_now(self, numel: int, scene: Scene) -> int:
-        if not self.varies or "steady" in scene.state:
+    def kept_now(self, numel: int, ctx: Context) -> int:
+        if not self.varies or "steady" in ctx.state:
             return self.kept(numel)
-        dial = scene.dial if self.dial else 1.0
-        density = density_at(self.density, scene.step, self.warmup, self.decay, dial)
+        dial = ctx.dial if self.dial else 1.0
+        density = density_at(self.density, ctx.step, self.warmup, self.decay, dial)
         return min(numel, math.ceil(density * numel))
 
     def out(self, spec: Spec) -> Spec:
         kept = self.kept(spec.numel // spec.group) * spec.group
         return spec.numbers(kept, exact=not self.varies, group=spec.group)
 
-    def out_now(self, scene: Scene) -> Spec:
-        spec = scene.spec
-        return spec.numbers(self.kept_now(spec.numel // spec.group, scene) * spec.group, group=spec.group)
+    def out_now(self, ctx: Context) -> Spec:
+        spec = ctx.spec
+        return spec.numbers(self.kept_now(spec.numel // spec.group, ctx) * spec.group, group=spec.group)
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,21 +84,21 @@ class TopK(Sparsifier, WireCoder):
         count = read_count(self, side, spec.numel // spec.group)
         return spec.numbers(count * spec.group, group=spec.group)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        scores = rankings(x, scene)
-        indices = sparse.largest(scores, self.kept_now(scores.numel(), scene))
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        scores = rankings(x, ctx)
+        indices = sparse.largest(scores, self.kept_now(scores.numel(), ctx))
         packed = coders.pack_indices(indices, scores.numel())
-        values = scene.empty(indices.numel() * scene.spec.group, x)
-        sparse.gather(x, indices, values, scene.spec.group)
+        values = ctx.empty(indices.numel() * ctx.spec.group, x)
+        sparse.gather(x, indices, values, ctx.spec.group)
         return Encoded(values, with_count(indices, packed) if self.varies else packed)
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         assert encoded.side is not None
-        groups, packed = out.numel() // scene.spec.group, encoded.side
+        groups, packed = out.numel() // ctx.spec.group, encoded.side
         count = self.kept(groups)
         if self.varies:
             count, packed = read_count(self, packed, groups), packed[_COUNT_BYTES:]
-        put_back(encoded.values, coders.unpack_indices(packed, groups, count), scene.spec.group, out, mode)
+        put_back(encoded.values, coders.unpack_indices(packed, groups, count), ctx.spec.group, out, mode)
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,28 +126,28 @@ class Threshold(WireCoder):
     def received(self, side: Tensor | None, spec: Spec) -> Spec:
         return spec.numbers(read_count(self, side, spec.numel // spec.group) * spec.group, group=spec.group)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        scores = magnitudes(x, scene.spec.group)
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        scores = magnitudes(x, ctx.spec.group)
         indices = sparse.above(scores, self.value)
         packed = coders.pack_indices(indices, scores.numel())
-        return Encoded(chosen(x, indices, scene.spec.group), with_count(indices, packed))
+        return Encoded(chosen(x, indices, ctx.spec.group), with_count(indices, packed))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         assert encoded.side is not None
-        groups = out.numel() // scene.spec.group
+        groups = out.numel() // ctx.spec.group
         count = read_count(self, encoded.side, groups)
         indices = coders.unpack_indices(encoded.side[_COUNT_BYTES:], groups, count)
-        put_back(encoded.values, indices, scene.spec.group, out, mode)
+        put_back(encoded.values, indices, ctx.spec.group, out, mode)
 
 
 # Groups: single numbers, or the pairs of a spectrum, which are chosen together.
 
 
-def rankings(x: Tensor, scene: Scene) -> Tensor:  # [numel] -> [numel / group]
+def rankings(x: Tensor, ctx: Context) -> Tensor:  # [numel] -> [numel / group]
     """What orders numbers as their magnitudes do: themselves, or the squared length of each pair."""
-    if scene.spec.group == 1:
+    if ctx.spec.group == 1:
         return x
-    squares = scene.empty(x.numel() // 2, x)
+    squares = ctx.empty(x.numel() // 2, x)
     return squares if sparse.squared_lengths(x, squares) else torch.hypot(x[0::2], x[1::2])
 
 

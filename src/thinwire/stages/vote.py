@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from thinwire.core.context import Scene
+from thinwire.core.context import Context
 from thinwire.core.ops import AllReduce, Rounds
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
@@ -35,14 +35,14 @@ class Ballot(Transform):
     def agreement(self, spec: Spec, ranks: int) -> Size:
         return Size(2 * (ranks - 1) * 4)
 
-    def agree(self, x: Source, scene: Scene) -> Rounds[Any]:
-        (total,) = yield AllReduce([(mean_magnitude(x.tensor()) / scene.ranks).float().view(1)])
+    def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
+        (total,) = yield AllReduce([(mean_magnitude(x.tensor()) / ctx.ranks).float().view(1)])
         return torch.where(torch.isfinite(total), (total.view(torch.int32) & _COUNTED).view(torch.float32), torch.nan)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
-        return Encoded(torch.where(positive(x, scene), scene.context, -scene.context))
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        return Encoded(torch.where(positive(x, ctx), ctx.shared, -ctx.shared))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         put(encoded.values, out, mode)
 
 
@@ -65,11 +65,11 @@ class Vote(WireCoder):
     def out(self, spec: Spec) -> Spec:
         return spec.symbols(1, signed=False)
 
-    def encode(self, x: Tensor, scene: Scene) -> Encoded:
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
         scale = mean_magnitude(x).float().view(1)
-        return Encoded(positive(x, scene).to(torch.uint8), scale.view(torch.uint8))
+        return Encoded(positive(x, ctx).to(torch.uint8), scale.view(torch.uint8))
 
-    def decode(self, encoded: Encoded, scene: Scene, out: Tensor, mode: Mode = "write") -> None:
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         if encoded.side is None or encoded.side.numel() != 4:
             raise WireError(f"a {self} message does not say its scale.")
         scale = encoded.side.clone().view(torch.float32)
@@ -81,9 +81,9 @@ def mean_magnitude(x: Tensor) -> Tensor:
     return x.abs().sum(dtype=torch.float64) / max(x.numel(), 1)
 
 
-def positive(x: Tensor, scene: Scene) -> Tensor:
+def positive(x: Tensor, ctx: Context) -> Tensor:
     """Which numbers count as positive; zeros by a coin of this rank, step and position."""
     above, zero = x > 0, x == 0
     if bool(zero.any()):
-        above |= zero & (hash32(scene.key(), scene.base, x.numel(), x.device) >= 2**31)
+        above |= zero & (hash32(ctx.key(), ctx.base, x.numel(), x.device) >= 2**31)
     return above

@@ -34,7 +34,7 @@ from thinwire.core.ops import (
     rounds_in,
     sent_bytes,
 )
-from thinwire.core.route import Turn
+from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot, check_slot
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Stage
@@ -89,8 +89,8 @@ def average(
         check_out(out, tensor)
     _warn_declined(codec, tensor)
     world = _world(group)
-    turn = Turn(world.rank, world.ranks, seed, step, reduction, buffers=world.buffers)
-    return world.drive(average_rounds(codec, tensor, slot, turn, weights, out))
+    info = StepInfo(world.rank, world.ranks, seed, step, reduction, buffers=world.buffers)
+    return world.drive(average_rounds(codec, tensor, slot, info, weights, out))
 
 
 _DECLINED: set[str] = set()  # codecs of which a warning has been given

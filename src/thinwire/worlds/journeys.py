@@ -112,7 +112,7 @@ class Journey:
         return True
 
     def _leave(self, parcel: Parcel, parts: list[memoryview]) -> None:
-        """Send behind all that is leaving; the order of parcels holds across connections, so that each has its turn."""
+        """Send behind all that is leaving; the order of parcels holds across connections, so that each has its info."""
         self.leaving.append((parcel, self.streams[parcel.leg], parts))
         if len(self.leaving) == 1:
             self.streams[parcel.leg].give(parts)

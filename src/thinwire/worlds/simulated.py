@@ -23,7 +23,7 @@ from thinwire.core.ops import (
     SendRecv,
     sent_bytes,
 )
-from thinwire.core.route import Turn
+from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot, check_slot
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError, StateError, WorldError
@@ -89,8 +89,8 @@ def simulate(
     if len(slots) != ranks:
         raise CodecError(f"{ranks} ranks need {ranks} slots; got {len(slots)}.")
     check_slots(codec, slots)
-    turns = [Turn(rank, ranks, seed, step, reduction) for rank in range(ranks)]
-    rounds = [average(codec, g, slot, turn, weights) for g, slot, turn in zip(gradients, slots, turns, strict=True)]
+    infos = [StepInfo(rank, ranks, seed, step, reduction) for rank in range(ranks)]
+    rounds = [average(codec, g, slot, info, weights) for g, slot, info in zip(gradients, slots, infos, strict=True)]
     means, sent = run(rounds)
     return Outcome(means, sent, slots)
 
