@@ -9,7 +9,7 @@ from thinwire.core.schedule import LossGuard
 from thinwire.core.settings import Delay, Feedback
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, Stage
+from thinwire.core.stage import Encoded, Stage, Transform, WireCoder
 from thinwire.ddp.hook import Handle, attach
 from thinwire.ddp.loop import GradientState, average_gradients
 from thinwire.ddp.metrics import CodecMetrics, StepMetrics
@@ -83,7 +83,9 @@ __all__ = [
     "ThinwireError",
     "Threshold",
     "TopK",
+    "Transform",
     "Vote",
+    "WireCoder",
     "WireError",
     "WorldError",
     "__version__",

@@ -1,20 +1,29 @@
-"""What authors of stages need beyond `Stage`, `Spec`, `Size`, `Encoded` and `Context`, which `import thinwire` offers."""
+"""What authors of stages need beyond what `import thinwire` offers."""
 
 from thinwire.core.ops import AllGather, AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words
+from thinwire.core.source import Source
 from thinwire.core.spec import Kind
+from thinwire.core.stage import DeliveryStage, InputStage, ScheduledStage
 from thinwire.core.text import register
+from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.reference.hashing import hash32
 
 __all__ = [
     "AllGather",
     "AllReduce",
     "Broadcast",
+    "DeliveryStage",
+    "InputStage",
     "Kind",
+    "Mode",
     "Rounds",
+    "ScheduledStage",
+    "Source",
     "choice",
     "hash32",
     "number",
+    "put",
     "register",
     "switch",
     "words",

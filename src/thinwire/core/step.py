@@ -41,7 +41,7 @@ class Step:
         self.route = route(codec, spec, slot.states[offset:], info, result.device.type, result.dtype)
         self.notes: dict[str, float] = {}
         self.links = [
-            Link(stage, self._scene(seen, slot.states[offset + i], offset + i))
+            Link(stage, self._context(seen, slot.states[offset + i], offset + i))
             for i, (stage, seen) in enumerate(zip(codec.stages, codec.specs(spec), strict=False))
         ]
         if self.links:
@@ -56,7 +56,7 @@ class Step:
         self._waiting: Tensor | None = None  # the part of the residual that does not enter yet
         self._energy = 0.0
 
-    def _scene(self, spec: Spec, state: dict[str, object], stream: int) -> Context:
+    def _context(self, spec: Spec, state: dict[str, object], stream: int) -> Context:
         info = self.info
         ctx = Context(spec, state, info.rank, info.ranks, info.step, info.seed, stream, notes=self.notes)
         ctx.dial, ctx.buffers = self.slot.dial, info.buffers
@@ -66,7 +66,7 @@ class Step:
         """Wire coders of their own, for the elements that reach the first transform that is not ready."""
         links, spec = [], Spec(self.codec.specs(spec)[self.route.transforms].numel)
         for i, stage in enumerate(coders):
-            links.append(Link(stage, self._scene(spec, stage.init(spec), 32 + i)))
+            links.append(Link(stage, self._context(spec, stage.init(spec), 32 + i)))
             spec = stage.out(spec)
         return links
 
