@@ -103,7 +103,8 @@ def test_the_peak_can_be_forgotten() -> None:
 @pytest.mark.distributed
 @pytest.mark.timeout(200)
 def test_memory_of_averages() -> None:
-    """At 8 MiB, a plain average holds at least its result."""
+    """At 8 MiB, a plain average holds at least its result, and a quantised one at least some of its messages."""
     rows = weigh(["none", "qsgd(bits=4)"], 2**21)
     assert [row.reduction for row in rows] == ["summed", "sharded"]
-    assert all(row.beyond is None or 0.5 < row.beyond < 8 for row in rows)
+    least = {"none": 0.5, "qsgd(bits=4)": 0.1}
+    assert all(row.beyond is None or least[row.codec] < row.beyond < 8 for row in rows)

@@ -18,7 +18,7 @@ NAMES = [*(stage.name for stage in STAGES), *PRESETS]
 
 
 def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["codecs", *arguments])
+    result = CliRunner().invoke(app, ["codecs", *arguments], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     return result.output
 

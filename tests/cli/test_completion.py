@@ -47,7 +47,7 @@ def test_the_names_are_those_that_exist() -> None:
         ("thinwire compare --codec scale", ["scalecom"]),
         ("thinwire compare --baseline ddp,torch-b", ["ddp,torch-bf16"]),
         ("thinwire cod", ["codecs"]),
-        ("thinwire compare --target", ["--target-accuracy"]),
+        ("thinwire compare --targ", ["--target"]),
     ],
 )
 def test_words_are_completed(line: str, offered: list[str]) -> None:
