@@ -20,6 +20,7 @@ from thinwire.core.plan import Plan
 from thinwire.ddp.engine import Engine, NamedGradient
 from thinwire.ddp.loading import load_engine
 from thinwire.ddp.saving import save_engine
+from thinwire.extend import InputStage
 from thinwire.worlds.distributed import Distributed
 
 SHAPE = (24, 32)
@@ -137,10 +138,12 @@ def test_every_stage_with_state_is_here() -> None:
     stages = {stage for row, _ in SAVED for stage in thinwire.Codec.parse(row).stages}
     assert {stage.name for stage in stages} >= STATEFUL
     plain = [thinwire.Codec.parse(row).stages[0] for row in ("qsgd", "sign", "topk(density=0.1)", "fft", "integers")]
-    assert all(not stage.init(spec) and not stage.held for stage in plain)
-    known = {s.name for s in thinwire.STAGES if s.check_state is not thinwire.Stage.check_state or s.held}
-    known |= {s.name for s in thinwire.STAGES if s.init is not thinwire.Stage.init}
-    assert known == STATEFUL
+    assert not any(stage.init(spec) or isinstance(stage, InputStage) for stage in plain)
+    every = [stage for stage in thinwire.STAGES if issubclass(stage, thinwire.Stage)]
+    checks = {s.name for s in every if s.check_state is not thinwire.Stage.check_state}
+    begins = {s.name for s in every if s.init is not thinwire.Stage.init}
+    local = {s.name for s in every if issubclass(s, InputStage) and s.rank_local}
+    assert checks | begins | local == STATEFUL
 
 
 @pytest.mark.parametrize(("row", "steps"), SAVED)

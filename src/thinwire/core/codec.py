@@ -20,10 +20,11 @@ from thinwire.core.inputs import check_dense, check_floats, check_separate
 from thinwire.core.message import Link, decode_message, encode_message, encode_message_into, message_size
 from thinwire.core.reducers import choose_reduction, reduction_bytes
 from thinwire.core.reducers.pipelined import exchange_bytes
+from thinwire.core.rules import check_chain
 from thinwire.core.settings import Delay, Feedback, Setting
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import COMPOSER, DeliveryStage, InputStage, Stage, Transform, may_code, shares_context
+from thinwire.core.stage import COMPOSER, DeliveryStage, InputStage, Stage, Transform, shares_context
 from thinwire.core.text import parse_links
 from thinwire.errors import CodecError
 
@@ -322,39 +323,3 @@ def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
             f"out must be a flat float32 tensor of {numel} numbers; got {out.dtype} of shape {tuple(out.shape)}."
         )
     check_separate("out", out)
-
-
-def check_chain(stages: tuple[Stage, ...]) -> None:
-    """Refuse a chain that cannot work, naming both stages and the way out."""
-    spec, before, cut = Spec.of((1 << 15, 1 << 15)), None, None
-    for stage in stages:
-        if not isinstance(stage, Stage):
-            raise CodecError(f"a chain is made of stages; got {type(stage).__name__}.")
-        if cut is not None and not may_code(stage):
-            raise CodecError(
-                f"{cut.name} cannot come before {stage.name}: what it sends cannot be summed;"
-                f" write {stage.name} | {cut.name}."
-            )
-        if before is None and spec.kind not in stage.accepts:
-            takes = " or ".join(sorted(stage.accepts))
-            raise CodecError(f"{stage.name} cannot be the first stage: it takes {takes}; put a quantiser before it.")
-        if before is not None and spec.kind not in stage.accepts:
-            raise CodecError(_misfit(before, stage, spec))
-        declines = stage.declines(spec) if isinstance(stage, Transform) and not spec.shape else None
-        if before is not None and declines is not None:
-            raise CodecError(
-                f"{stage.name} cannot follow {before.name}, which gives a flat run of numbers ({declines});"
-                f" write {stage.name} | {before.name}, or leave one of the two out."
-            )
-        if cut is None and not isinstance(stage, Transform):
-            cut = stage
-        spec, before = stage.out(spec), stage
-    if before is not None and cut is None and spec.kind not in ("float32", "float16", "bfloat16", "int32"):
-        raise CodecError(f"{before.name} leaves {spec.describe()}, which no all-reduce can sum.")
-
-
-def _misfit(before: Stage, stage: Stage, spec: Spec) -> str:
-    return (
-        f"{stage.name} cannot follow {before.name}: it takes {' or '.join(sorted(stage.accepts))},"
-        f" and {before.name} gives {spec.describe()}; leave one of the two out or change their order."
-    )

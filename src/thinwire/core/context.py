@@ -37,7 +37,7 @@ class Context:
     stream: int = 0
     base: int = 0
     contributions: int = 1
-    context: Any = None
+    shared: Any = None  # what the ranks agreed on
     stash: Any = None  # what a stage keeps from `accumulate` or `encode` until `delivered` or `observe`
     weights: Tensor | None = None
     dial: float = 1.0
