@@ -165,7 +165,7 @@ def agreed(pca: PCA, seed: int, ranks: int) -> Context:
     assert columns is not None
     mean = state["sum"] / state["taken"] if pca.centre else None
     basis = Basis(columns, mean, None if mean is None else mean @ columns)
-    return Context(Spec.of(SHAPE), {}, ranks=ranks, context=basis)
+    return Context(Spec.of(SHAPE), {}, ranks=ranks, shared=basis)
 
 
 def decoded(pca: PCA, y: Tensor, ctx: Context, contributions: int) -> Tensor:
@@ -201,7 +201,7 @@ def test_the_sum_of_codes_is_the_code_of_the_sum(pca: PCA, ranks: int, seed: int
     together = decoded(pca, torch.stack(codes).sum(0), ctx, ranks)
     apart = torch.stack([decoded(pca, code, ctx, 1) for code in codes]).sum(0)
     torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
-    whole = Context(ctx.spec, {}, ranks=1, context=ctx.shared)
+    whole = Context(ctx.spec, {}, ranks=1, shared=ctx.shared)
     alone = decoded(pca, pca.encode(torch.stack(shares).sum(0), whole).values, whole, 1)
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
 

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from thinwire.core.checks import expect_count, expect_keys, expect_number, expect_tensor, expect_unit
-from thinwire.core.stage import State
+from thinwire.core.context import State
 from thinwire.errors import StateError
 from thinwire.stages.pca_basis import Layout
 
