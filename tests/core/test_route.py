@@ -160,7 +160,8 @@ def test_the_route_follows_the_phases_of_a_learnt_basis() -> None:
     codec, slots, encodings = Codec.parse("pca(ratio=4, warmup=2, sample=4, reuse=3)"), [Slot(), Slot()], list[str]()
     phases = list[str]()
     for step in range(14):
-        slots[0].open(codec, MATRIX)
+        for slot in slots:
+            slot.open(codec, MATRIX)
         found = route(codec, Spec.of(MATRIX), slots[0].states, StepInfo(ranks=2, step=step))
         assert (found.instead is None) == (found.transforms == 1) == (found.keep == "delivered")
         assert found.share

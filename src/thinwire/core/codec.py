@@ -35,6 +35,7 @@ class Codec:
 
     Args:
         stages: The stages in the order in which they encode. An impossible chain is a `CodecError`.
+        settings: Settings of the whole chain: `Feedback`, `Delay`.
 
     Examples:
         >>> codec = thinwire.Codec.parse("topk(density=1/64) | rangefloat(bits=8)")
