@@ -143,7 +143,7 @@ def _restored(name: str, decision: Decision | None, saved: Any) -> Slot:
     if chain and chain != str(decision.codec):
         raise StateError(f"this checkpoint sent {name!r} through {chain}, and this run through {decision.codec}.")
     try:
-        slot = Slot.from_state_dict(_unfolded(name, saved, len(decision.codec.stages)), decision.codec)
+        slot = Slot.from_state_dict(_unfolded(name, saved, len(decision.codec.parts)), decision.codec)
     except StateError as reason:
         raise StateError(f"the memory of {name!r} in this checkpoint is damaged: {reason}") from reason
     if slot.held is not None and slot.held.numel() != decision.numel:
