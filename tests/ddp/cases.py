@@ -18,7 +18,10 @@ import thinwire
 from tests.distributed.processes import run_ranks
 from thinwire.ddp import bucket_hook
 
-KINDS = ("training", "models", "amp", "errors", "input", "saving", "loading", "metrics", "watching", "callbacks")
+KINDS = (
+    *("training", "models", "amp", "errors", "input", "saving", "loading", "metrics", "watching", "callbacks"),
+    "profiling",
+)
 Case = Callable[[int, int, Path], None]
 CASES: dict[int, dict[str, Case]] = {2: {}, 3: {}, 4: {}}
 

@@ -13,6 +13,7 @@ from thinwire.core.coalesced import coalesced
 from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce, Begin, Finish, Rounds
 from thinwire.core.plan import Decision, Plan
+from thinwire.core.profiling import span
 from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot
 from thinwire.ddp.meter import Entry, Meter, Tally, metered
@@ -99,7 +100,8 @@ class Engine:
         rounds = [metered(r, tally, world.rank, world.ranks) for r, tally in zip(work, tallies, strict=True)]
         steps = [self._slot(p.name).steps for p in coded]
         before = world.counters()
-        world.drive(coalesced(rounds[len(coded) :] + rounds[: len(coded)]))
+        with span("average", names_of(pieces)):
+            world.drive(coalesced(rounds[len(coded) :] + rounds[: len(coded)]))
         self._note_finite(coded, steps, groups)
         self._book(before, world, coded, plain, tallies)
 
@@ -186,6 +188,11 @@ class Engine:
     def has_codecs(self) -> bool:
         """Whether any parameter goes through a codec."""
         return any(d.codec.stages for d in self.decisions.values())
+
+
+def names_of(pieces: Sequence[NamedGradient]) -> str:
+    """The names of gradients that are averaged together; of many, the first ones."""
+    return ", ".join(piece.name for piece in pieces[:4]) + (", ..." if len(pieces) > 4 else "")
 
 
 def _saving_residual(rounds: Rounds[Tensor], slot: Slot) -> Rounds[Tensor]:
