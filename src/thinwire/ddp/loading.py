@@ -10,8 +10,9 @@ import torch
 
 from thinwire.core.checks import expect_count, expect_keys, expect_mapping, expect_number, expect_shape, expect_text
 from thinwire.core.codec import Codec
-from thinwire.core.plan import Decision
+from thinwire.core.plan import Decision, Plan
 from thinwire.core.slot import Slot
+from thinwire.core.spec import Spec
 from thinwire.core.stage import InputStage
 from thinwire.ddp.agreement import difference
 from thinwire.ddp.engine import Engine
@@ -125,10 +126,10 @@ def _slots_for(engine: Engine, world: Distributed, saved: Mapping[str, Any]) -> 
 
 def _slots_of(engine: Engine, saved: Mapping[str, Any], rank: int) -> dict[str, Slot]:
     slots = expect_mapping(f"'rank{rank}' in this checkpoint", saved[f"rank{rank}"])
-    return {name: _restored(name, engine.decisions.get(name), slot) for name, slot in slots.items()}
+    return {name: _restored(name, engine.decisions.get(name), engine.plan, slot) for name, slot in slots.items()}
 
 
-def _restored(name: str, decision: Decision | None, saved: Any) -> Slot:
+def _restored(name: str, decision: Decision | None, plan: Plan, saved: Any) -> Slot:
     """The slot of a parameter, compared with what is decided for that before it is looked into."""
     if decision is None:
         raise StateError(f"this checkpoint is of another model: it has the parameter {name!r}, which this one has not.")
@@ -140,15 +141,29 @@ def _restored(name: str, decision: Decision | None, saved: Any) -> Slot:
         raise StateError(
             f"this checkpoint is of another model: {name!r} has the shape {shape} there and {decision.shape} here."
         )
-    if chain and chain != str(decision.codec):
+    codec = decision.codec
+    if chain and chain != str(codec):
+        codec = _declined(decision, plan, chain)
+    if codec is None:
         raise StateError(f"this checkpoint sent {name!r} through {chain}, and this run through {decision.codec}.")
     try:
-        slot = Slot.from_state_dict(_unfolded(name, saved, len(decision.codec.stages)), decision.codec)
+        slot = Slot.from_state_dict(_unfolded(name, saved, len(codec.parts)), codec)
     except StateError as reason:
         raise StateError(f"the memory of {name!r} in this checkpoint is damaged: {reason}") from reason
     if slot.held is not None and slot.held.numel() != decision.numel:
         raise StateError(f"the residual of {name!r} has {slot.held.numel()} numbers instead of {decision.numel}.")
-    return slot
+    return slot if codec is decision.codec else Slot(held=slot.residual)
+
+
+def _declined(decision: Decision, plan: Plan, chain: str) -> Codec | None:
+    """The codec of a chain that declines this parameter: earlier versions kept a slot of it all the same.
+
+    Its residual is delivered in the next step, as after `use`.
+    """
+    if decision.codec.stages:
+        return None
+    codecs = (rule.codec for rule in plan.rules if str(rule.codec) == chain)
+    return next((codec for codec in codecs if codec.declined(Spec.of(decision.shape)) is not None), None)
 
 
 def _unfolded(name: str, saved: Mapping[str, Any], stages: int) -> dict[str, Any]:
