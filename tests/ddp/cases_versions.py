@@ -93,7 +93,7 @@ def ranks_that_do_not_owe_alike_are_refused(rank: int, ranks: int, folder: Path)
 
 def residual_of(plan: str, slot: dict[str, Any]) -> Tensor:
     """In the gradient's own space, as this version's slots say it."""
-    restored = thinwire.Slot(slot["chain"], tuple(slot["shape"]), [], slot["residual"], 1, behind=slot["behind"])
+    restored = thinwire.Slot(slot["chain"], tuple(slot["shape"]), [], slot["residual"], 1, in_sum_space=slot["behind"])
     assert restored.residual is not None
     return restored.residual.float()
 

@@ -104,8 +104,8 @@ class Step:
 
     def _residual(self) -> Tensor | None:
         slot = self.slot
-        if self.route.in_sum_space and slot.behind:
-            self.carried = slot.held
+        if self.route.in_sum_space and slot.in_sum_space:
+            self.carried = slot.residual_data
             return None
         return slot.residual
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.profiling import span
-from thinwire.ddp.agreement import Fingerprint
 from thinwire.ddp.callbacks import StepCallbacks
+from thinwire.ddp.consistency import Fingerprint
 from thinwire.ddp.engine import Engine, NamedGradient, names_of
 from thinwire.ddp.lane import Lane, Promise
-from thinwire.ddp.watching import Watch, not_copied
+from thinwire.ddp.unhooked import Watch, not_copied
 from thinwire.errors import ThinwireError, WorldError
 from thinwire.worlds.distributed import Distributed
 

@@ -14,9 +14,9 @@ from thinwire.core.plan import Decision, Plan
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
 from thinwire.core.stage import InputStage
-from thinwire.ddp.agreement import difference
+from thinwire.ddp.checkpoint_save import FORMAT, remembers
+from thinwire.ddp.consistency import difference
 from thinwire.ddp.engine import Engine
-from thinwire.ddp.saving import FORMAT, remembers
 from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 
@@ -150,9 +150,11 @@ def _restored(name: str, decision: Decision | None, plan: Plan, saved: Any) -> S
         slot = Slot.from_state_dict(_unfolded(name, saved, len(codec.parts)), codec)
     except StateError as reason:
         raise StateError(f"the memory of {name!r} in this checkpoint is damaged: {reason}") from reason
-    if slot.held is not None and slot.held.numel() != decision.numel:
-        raise StateError(f"the residual of {name!r} has {slot.held.numel()} numbers instead of {decision.numel}.")
-    return slot if codec is decision.codec else Slot(held=slot.residual)
+    if slot.residual_data is not None and slot.residual_data.numel() != decision.numel:
+        raise StateError(
+            f"the residual of {name!r} has {slot.residual_data.numel()} numbers instead of {decision.numel}."
+        )
+    return slot if codec is decision.codec else Slot(residual_data=slot.residual)
 
 
 def _declined(decision: Decision, plan: Plan, chain: str) -> Codec | None:
@@ -194,7 +196,7 @@ def _shared_out(name: str, codec: Codec, slots: Sequence[Slot], ranks: int) -> S
         raise StateError(f"this checkpoint has parts of different steps: the ranks' memories of {name!r} differ.")
     for i in range(len(first.states)):
         first.states[i] = max((slot.states[i] for slot in slots), key=len)
-    residuals = [slot.residual for slot in slots if slot.residual is not None]
+    residuals = [residual for slot in slots if (residual := slot.residual) is not None]
     if residuals:
         first.residual = (sum(r.double() for r in residuals) / ranks).to(residuals[0].dtype)  # type: ignore[union-attr]
     for i, stage in enumerate(codec.stages if first.chain else (), codec.offset):
