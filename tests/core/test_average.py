@@ -115,7 +115,7 @@ def test_integers_refuse_more_ranks_than_fit() -> None:
 
 
 def test_a_slot_without_a_chain_follows_the_loss_scale() -> None:
-    slot = Slot(held=torch.ones(4))  # what another plan left to be delivered
+    slot = Slot(residual_data=torch.ones(4))  # what another plan left to be delivered
     slot.rescale(0.5)
     assert torch.equal(slot.residual, torch.full((4,), 0.5))  # type: ignore[arg-type]
 

@@ -45,7 +45,7 @@ CHAINS = [
 def test_where_a_residual_stays(chain: str, numel: int, behind: bool) -> None:
     assert Codec.parse(chain).residual_in_sum_space(Spec.of((numel,))) is behind
     feeding = chain if chain.startswith(("feedback", "momentum")) else f"feedback(keep=fp32) | {chain}"
-    assert simulate(feeding, gradients(2, (numel,))).slots[0].behind is behind
+    assert simulate(feeding, gradients(2, (numel,))).slots[0].in_sum_space is behind
 
 
 def averaged(chain: str, steps: range, slots: list[Slot] | None, look: bool = False) -> tuple[Tensor, list[Slot]]:
@@ -71,10 +71,23 @@ def test_given_is_delivered_or_held_whoever_looks(chain: str, look: bool) -> Non
 
 
 @pytest.mark.parametrize("chain", CHAINS)
+def test_reading_a_residual_changes_nothing(chain: str) -> None:
+    _, slots = averaged(chain, range(4), None)
+    before = [(slot.residual_data, slot.in_sum_space) for slot in slots]
+    first, second = ([slot.residual for slot in slots] for _ in range(2))
+    assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(
+        s.residual_data is data and s.in_sum_space is there for s, (data, there) in zip(slots, before, strict=True)
+    )
+    looked, _ = averaged(chain, range(8), None, look=True)
+    assert torch.equal(looked, averaged(chain, range(8), None)[0])
+
+
+@pytest.mark.parametrize("chain", CHAINS)
 def test_a_checkpoint_goes_on_exactly_and_changes_nothing(chain: str) -> None:
     _, slots = averaged(chain, range(4), None)
     saved = [Slot.from_state_dict(slot.state_dict()) for slot in slots]
-    assert all(a.behind and b.behind for a, b in zip(slots, saved, strict=True))
+    assert all(a.in_sum_space and b.in_sum_space for a, b in zip(slots, saved, strict=True))
     straight, _ = averaged(chain, range(4, 7), slots)
     resumed, _ = averaged(chain, range(4, 7), saved)
     untouched, _ = averaged(chain, range(4, 7), averaged(chain, range(4), None)[1])
@@ -85,11 +98,13 @@ def test_a_checkpoint_goes_on_exactly_and_changes_nothing(chain: str) -> None:
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_step_that_is_not_finite_and_a_new_loss_scale(chain: str) -> None:
     _, slots = averaged(chain, range(4), None)
-    before = [slot.held.clone() for slot in slots if slot.held is not None]
+    before = [slot.residual_data.clone() for slot in slots if slot.residual_data is not None]
     given = gradients(3, (300,), seed=9)
     given[1][7] = float("inf")
     assert not simulate(chain, given, slots=slots, step=4).means[0].isfinite().all()
-    assert all(torch.equal(a, b.held) for a, b in zip(before, slots, strict=True) if b.held is not None)
+    assert all(
+        torch.equal(a, b.residual_data) for a, b in zip(before, slots, strict=True) if b.residual_data is not None
+    )
     there = [slot.residual for slot in map(Slot.from_state_dict, (slot.state_dict() for slot in slots))]
     for slot, whole in zip(slots, there, strict=True):
         slot.rescale(0.5)
@@ -107,7 +122,7 @@ def test_what_is_lost_is_measured_where_it_is() -> None:
             given = gradients(2, (300,), seed=step)
             run([average(codec, g, s, t) for g, s, t in zip(given, slots, turns, strict=True)])
         shares[head] = [slots[0].notes["lost"], slots[0].notes["given"]]
-        assert slots[0].behind is (not head)
+        assert slots[0].in_sum_space is (not head)
     one, other = shares.values()
     assert one == pytest.approx(other, rel=1e-3)
     assert Slot().residual is None

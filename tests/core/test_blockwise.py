@@ -48,9 +48,13 @@ def assert_same(outcome: Outcome, expected: Outcome) -> None:
     for mine, theirs in zip(outcome.means, expected.means, strict=True):
         assert torch.equal(mine, theirs)
     for held, other in zip(outcome.slots, expected.slots, strict=True):
-        assert held.behind == other.behind
-        assert (held.held is None) == (other.held is None)
-        assert held.held is None or other.held is None or torch.equal(held.held, other.held)
+        assert held.in_sum_space == other.in_sum_space
+        assert (held.residual_data is None) == (other.residual_data is None)
+        assert (
+            held.residual_data is None
+            or other.residual_data is None
+            or torch.equal(held.residual_data, other.residual_data)
+        )
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["at once", "in hops and slices"])
@@ -102,14 +106,14 @@ def test_what_is_not_finite_reaches_everyone_and_changes_no_state(
 ) -> None:
     monkeypatch.setattr(source, "_WORTH_SPLITTING", least)
     first = simulate(chain, gradients(3, (1000,)), reduction="sharded")
-    before = [slot.held.clone() for slot in first.slots if slot.held is not None]
+    before = [slot.residual_data.clone() for slot in first.slots if slot.residual_data is not None]
     given = gradients(3, (1000,), seed=1)
     given[1][at] = bad
     second = simulate(chain, given, slots=first.slots, step=1, reduction="sharded")
     assert not any(bool(torch.isfinite(mean).all()) for mean in second.means)
     for slot, held in zip(second.slots, before, strict=True):
-        assert slot.held is not None
-        assert torch.equal(slot.held, held)
+        assert slot.residual_data is not None
+        assert torch.equal(slot.residual_data, held)
 
 
 @pytest.mark.parametrize("chain", CHAINS)

@@ -68,10 +68,10 @@ def test_a_residual_stays_where_it_was_made_and_the_old_memory_is_used_again() -
     for step in range(6):
         buffers.reset()
         mean = done(average(codec, x, slot, StepInfo(0, 1, 0, step, buffers=buffers)))
-        assert slot.held is not None
+        assert slot.residual_data is not None
         owed = owed + x - mean
-        torch.testing.assert_close(slot.held, owed, rtol=1e-4, atol=1e-4)
-        seen.add(slot.held.data_ptr())
+        torch.testing.assert_close(slot.residual_data, owed, rtol=1e-4, atol=1e-4)
+        seen.add(slot.residual_data.data_ptr())
     assert len(seen) == 2
 
 
@@ -79,14 +79,14 @@ def test_a_step_that_is_not_finite_leaves_the_residual_alone() -> None:
     codec, slot, buffers = Codec.parse("sign"), Slot(), Buffers()
     x = torch.randn(LONG, generator=torch.Generator().manual_seed(2))
     done(average(codec, x, slot, StepInfo(0, 1, 0, 0, buffers=buffers)))
-    assert slot.held is not None
-    before = slot.held.clone()
+    assert slot.residual_data is not None
+    before = slot.residual_data.clone()
     buffers.reset()
     x[7] = float("nan")
     done(average(codec, x, slot, StepInfo(0, 1, 0, 1, buffers=buffers)))
     buffers.reset()
     alone(buffers).fill_(1e9)  # what the failed step used, and nobody holds
-    assert torch.equal(slot.held, before)
+    assert torch.equal(slot.residual_data, before)
 
 
 def done(rounds: Rounds[torch.Tensor]) -> torch.Tensor:

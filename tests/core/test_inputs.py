@@ -124,7 +124,7 @@ def test_transforms_of_functions_are_refused(transform: Any) -> None:
 def test_slots_with_such_residuals_are_refused(message: str) -> None:
     held = SPECIAL[message]()
     with pytest.raises(StateError) as caught:
-        thinwire.average(TENSOR, "topk(density=0.5)", slot=Slot(held=held))
+        thinwire.average(TENSOR, "topk(density=0.5)", slot=Slot(residual_data=held))
     assert message in str(caught.value)
     with pytest.raises(StateError):
         Slot.from_state_dict({**Slot().state_dict(), "residual": held})

@@ -18,7 +18,10 @@ import thinwire
 from tests.distributed.processes import run_ranks
 from thinwire.ddp import bucket_hook
 
-KINDS = ("training", "models", "amp", "errors", "input", "saving", "loading", "metrics", "watching", "callbacks")
+KINDS = (
+    *("training", "models", "amp", "errors", "input", "saving", "loading", "metrics", "watching", "callbacks"),
+    *("profiling", "versions"),
+)
 Case = Callable[[int, int, Path], None]
 CASES: dict[int, dict[str, Case]] = {2: {}, 3: {}, 4: {}}
 
@@ -69,7 +72,7 @@ def run_all(rank: int, ranks: int, folder: str, only: str | None = None) -> dict
 
 @cache
 def outcomes(ranks: int, folder: str, only: str | None = None) -> list[dict[str, str]]:
-    return run_ranks(ranks, run_all, folder, only, seconds=150)
+    return run_ranks(ranks, run_all, folder, only, seconds=300)
 
 
 def last_of(handle: thinwire.Handle | thinwire.GradientState) -> thinwire.StepMetrics:

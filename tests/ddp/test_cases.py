@@ -6,7 +6,7 @@ import pytest
 
 from tests.ddp.cases import load_cases, outcomes
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="session")

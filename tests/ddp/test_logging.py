@@ -6,7 +6,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from thinwire.ddp.showing import log_function
+from thinwire.ddp.display import log_function
 
 VALUES = {"thinwire/bytes_sent": 12.0, "thinwire/rounds": 3.0}
 

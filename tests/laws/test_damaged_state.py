@@ -17,9 +17,9 @@ from tests.contract.rows import gradients, simulate
 from tests.contract.test_contract import same
 from thinwire import Slot, StateError
 from thinwire.core.plan import Plan
+from thinwire.ddp.checkpoint_load import load_engine
+from thinwire.ddp.checkpoint_save import save_engine
 from thinwire.ddp.engine import Engine, NamedGradient
-from thinwire.ddp.loading import load_engine
-from thinwire.ddp.saving import save_engine
 from thinwire.extend import InputStage
 from thinwire.worlds.distributed import Distributed
 

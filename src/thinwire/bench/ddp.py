@@ -1,6 +1,5 @@
 """Steps of DDP over thin links: thinwire's codecs, PyTorch's hooks, plain DDP, and no communication at all."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,6 @@ from rich.table import Table
 from thinwire.bench.collectives import GRADIVEQ
 from thinwire.bench.launching import launched
 from thinwire.bench.results import BenchError, Target, at_most, beside_target, columns
-from thinwire.bench.timing import circumstances
 from thinwire.compare.contenders import parse_contender, parse_contenders
 from thinwire.recipes import build_model
 
@@ -123,7 +121,7 @@ def bench_ddp(
     if steps < 1:
         raise BenchError(f"a benchmark needs at least 1 step, not {steps}.")
     everyone = [c.text for c in parse_contenders([PLAIN, HEADROOM, *contenders])]
-    job = _job(workload, everyone) | {"steps": steps, "turn": turn, "trace": False}
+    job = _job(workload, everyone) | {"steps": steps, "turn": turn, "trace": None}
     found = launched(WORKER, job, _checked(hosts), link, tell)
     about = {"model": name, "parameters": found["parameters"], "link": link, "ranks": hosts, "batch": workload.batch}
     rows = ddp_rows(found["rows"], about, judge=hosts == JUDGED_RANKS)
@@ -212,14 +210,10 @@ def _ms(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1e3:.1f}"
 
 
-def trace_ddp(workload: Workload, link: str, hosts: int, codec: str, output: Path) -> int:
-    """Write a Chrome trace of one step with this codec; the number of its events."""
-    contender = parse_contender(codec)
-    if contender.baseline:
-        raise BenchError(f"{codec} is not thinwire's, and has no lanes to look into; trace a codec such as qsgd.")
-    job = _job(workload, [codec]) | {"trace": True}
-    found = launched(WORKER, job, _checked(hosts), link)
-    about = circumstances() | {"codec": codec, "link": link, "model": workload.model}
-    document = {"traceEvents": found["events"], "displayTimeUnit": "ms", "otherData": about}
-    output.write_text(json.dumps(document), encoding="utf-8")
-    return len(found["events"])
+def trace_ddp(workload: Workload, link: str, hosts: int, contender: str, output: Path) -> None:
+    """Write a Chrome trace of one step with this contender, as torch.profiler records it on rank 0."""
+    job = _job(workload, [parse_contender(contender).text])
+    output = output.resolve()
+    if not output.parent.is_dir():
+        raise BenchError(f"a trace needs a folder that exists, and {output.parent} does not; make it first.")
+    launched(WORKER, job | {"trace": str(output)}, _checked(hosts), link)

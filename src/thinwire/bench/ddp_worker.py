@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
 
 from thinwire.bench.collectives import largest, turns_in_span
 from thinwire.bench.launching import common_moment, report, work
-from thinwire.bench.trace import Recorder, chrome_events, traced
-from thinwire.compare.contenders import Attached, parse_contender
+from thinwire.compare.contenders import parse_contender
 from thinwire.compare.traffic import Traffic
+from thinwire.core.profiling import span
 from thinwire.recipes import build_model
 from thinwire.recipes.models import reads_text
 from thinwire.recipes.place import Place
@@ -56,18 +56,16 @@ class Runner:
         took = [self.train(batches) for _ in range(self.warmup)]
         (self.pace,) = largest(took[-1:])
 
-    def train(self, batches: Sequence[tuple[Tensor, Tensor]], recorder: Recorder | None = None) -> float:
+    def train(self, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
         """One step from when all ranks begin; its seconds on this rank."""
         x, y = batches[self.step % len(batches)]
-        watch = recorder or Recorder()
         began = common_moment()
-        with watch.span("step"):
-            with watch.span("forward"):
+        with span("step"):
+            with span("forward"):
                 loss = loss_of(self.parallel, x, y)
-            with watch.span("backward"):
+            with span("backward"):
                 loss.backward()  # type: ignore[no-untyped-call]
-                watch.waited()
-            with watch.span("optimiser"):
+            with span("optimiser"):
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)  # gradients of contenders that wait their turn take room
         self.step += 1
@@ -120,8 +118,9 @@ def fresh_model(job: dict[str, Any]) -> nn.Module:
 def measure(job: dict[str, Any], place: Place) -> dict[str, Any]:
     model, batches = fresh_model(job), made_up_batches(job, place.rank)
     parameters = sum(p.numel() for p in model.parameters())
-    if job["trace"]:
-        return {"parameters": parameters, "events": trace(job["contenders"][0], model, batches, place)}
+    if job["trace"] is not None:
+        trace(job["contenders"][0], model, batches, job["trace"] if place.rank == 0 else None)
+        return {"parameters": parameters}
     runners = [Runner(text, model) for text in job["contenders"]]
     for runner in runners:
         report(place, f"{runner.text}: warm-up")
@@ -136,20 +135,22 @@ def measure(job: dict[str, Any], place: Place) -> dict[str, Any]:
     return {"parameters": parameters, "rows": rows}
 
 
-def trace(
-    text: str, model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], place: Place
-) -> list[dict[str, Any]] | None:
-    """The events of one step on all ranks, once the contender has settled; only rank 0 gets them."""
+def trace(text: str, model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], output: str | None) -> None:
+    """Write what torch.profiler records of one step on this rank, once the contender has settled; None: record nothing.
+
+    Only rank 0 records: ranks that share processors would delay each other.
+    """
     runner = Runner(text, model)
-    assert isinstance(runner.compressor, Attached)  # the launcher refuses PyTorch's hooks
     runner.settle(batches)
-    recorder = Recorder()
-    with traced(runner.compressor.handle, recorder):
-        runner.train(batches, recorder)
-    everyone: list[Any] | None = [None] * place.ranks if place.rank == 0 else None
-    dist.gather_object(recorder.events, everyone)
+    if output is None:
+        runner.train(batches)
+    else:
+        threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)  # lanes are threads
+        with profile(activities=[ProfilerActivity.CPU], experimental_config=threads) as profiler:
+            runner.train(batches)
+            profiler.add_metadata("codec", text)
+        profiler.export_chrome_trace(output)
     _close([runner])
-    return chrome_events(everyone) if everyone is not None else None
 
 
 def _close(runners: Sequence[Runner]) -> None:

@@ -204,8 +204,8 @@ def ddp(
     if trace is not None:
         name, workload = next(iter(workloads.items()))
         codec = chosen[0] if codecs else "qsgd"
-        count = trace_ddp(workload, places[0], hosts, codec, trace)
-        typer.echo(f"{count} events of a step of {name} with {codec} are in {trace}; open it at ui.perfetto.dev")
+        trace_ddp(workload, places[0], hosts, codec, trace)
+        typer.echo(f"A step of {name} with {codec}, as rank 0 saw it, is in {trace}; open it at ui.perfetto.dev")
         return
     findings = Findings("ddp", as_json, output)
     for name, workload in workloads.items():

@@ -18,6 +18,7 @@ from thinwire.core.message import (
     message_coder,
     message_size,
 )
+from thinwire.core.profiling import in_span
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage, WireCoder
@@ -56,6 +57,7 @@ class Shards:
         """`full`: bytes of the message of the first shard, which no other is longer than."""
         self.links, self.bounds, self.full, self.buffers, self.device = links, bounds, full, buffers, device
         self.exact = full.exact
+        self._stages = [link.stage for link in links]
         single = full.exact and len(links) == 1
         self._coder = message_coder(links[0].stage, links[0].ctx.spec) if single else None
         self._seen: dict[int, list[Link]] = {}  # by shard
@@ -109,7 +111,7 @@ class Shards:
                 message[size:] = 0
             return message
 
-        return encode
+        return in_span(encode, "encode", *self._stages)
 
     def decoder(self, out: Tensor, origin: int = 0, mode: Mode = "write") -> Decode:
         """What will decode the message of a shard into `out`, whose first element is number `origin`."""
@@ -126,7 +128,7 @@ class Shards:
             else:
                 read(low, high, message)
 
-        return decode
+        return in_span(decode, "decode", *self._stages)
 
     def finite(self, message: Tensor, j: int) -> bool | None:
         """Whether what a message decodes to is finite, if its bytes tell."""

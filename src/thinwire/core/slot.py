@@ -39,11 +39,11 @@ class Slot:
         chain: The codec that the slot belongs to, as text.
         shape: The shape of the tensor that it belongs to.
         states: The state of each stage.
-        held: The residual as it is stored. Read `residual` instead.
+        residual_data: The residual as it is stored. Read `residual` instead.
         steps: Steps averaged so far.
         notes: Figures of the last step, such as the number of saturated values.
         dial: Set by the user, equal on all ranks: 0.5 halves what stages with a dial drop, 0 makes them drop nothing.
-        behind: Whether `held` is stored transformed, behind the chain's orthonormal stages.
+        in_sum_space: Whether `residual_data` is transformed by the chain's orthonormal stages.
 
     Examples:
         >>> slots = [thinwire.Slot(), thinwire.Slot()]
@@ -57,25 +57,27 @@ class Slot:
     chain: str = ""
     shape: tuple[int, ...] = ()
     states: list[State] = field(default_factory=list)
-    held: Tensor | None = None
+    residual_data: Tensor | None = None
     steps: int = 0
     notes: dict[str, float] = field(default_factory=dict)
     dial: float = 1.0
-    behind: bool = False
+    in_sum_space: bool = False
 
     @property
     def residual(self) -> Tensor | None:
-        """What was given and not delivered, in the tensor's own space; from now on it is held there."""
-        if self.behind and self.held is not None:
-            self.held = self._brought_back(self.held.float()).to(self.held.dtype)
-        self.behind = False
-        return self.held
+        """What was given and not delivered, in the tensor's own space.
+
+        It is computed if it is stored transformed, so that to change it is to assign another one.
+        """
+        if not self.in_sum_space or self.residual_data is None:
+            return self.residual_data
+        return self._decoded(self.residual_data.float()).to(self.residual_data.dtype)
 
     @residual.setter
     def residual(self, value: Tensor | None) -> None:
-        self.held, self.behind = value, False
+        self.residual_data, self.in_sum_space = value, False
 
-    def _brought_back(self, y: Tensor) -> Tensor:
+    def _decoded(self, y: Tensor) -> Tensor:
         codec = Codec.parse(self.chain)
         specs = codec.specs(Spec.of(self.shape))
         for stage, spec in reversed(list(zip(codec.transforms, specs, strict=False))):
@@ -86,8 +88,8 @@ class Slot:
 
     def open(self, codec: Codec, shape: tuple[int, ...]) -> None:
         """Prepare an empty slot for this chain and shape, or check that a used one belongs to them."""
-        if self.held is not None:
-            check_dense("the residual of a slot", self.held, StateError)
+        if self.residual_data is not None:
+            check_dense("the residual of a slot", self.residual_data, StateError)
         if not self.chain:
             self.chain, self.shape = str(codec), shape
             specs = codec.specs(Spec.of(shape))
@@ -99,26 +101,26 @@ class Slot:
                 " give every tensor a slot of its own."
             )
 
-    def hold(self, codec: Codec, missing: Tensor, behind: bool, buffers: Buffers) -> None:
-        """Keep what is missing for the next step: where it lies, if `buffers` leave that to us, or else in the memory
-        that held the last step's."""
-        if codec.feedback == "off" or missing is self.held:
+    def hold(self, codec: Codec, missing: Tensor, in_sum_space: bool, buffers: Buffers) -> None:
+        """Keep what is missing for the next step: in its own memory, if `buffers` allow that, or else in the memory of
+        the last step's residual."""
+        if codec.feedback == "off" or missing is self.residual_data:
             return
         dtype = torch.bfloat16 if codec.feedback == "bf16" else torch.float32
-        if codec.beta != 1.0 and self.held is not None:
-            missing = torch.lerp(self.held.float(), missing, codec.beta)
-        if missing.dtype == dtype and buffers.kept(missing, self.held):
-            self.held = missing
-        elif self.held is None or self.held.dtype != dtype:
-            self.held = missing.to(dtype, copy=True)
+        if codec.beta != 1.0 and self.residual_data is not None:
+            missing = torch.lerp(self.residual_data.float(), missing, codec.beta)
+        if missing.dtype == dtype and buffers.kept(missing, self.residual_data):
+            self.residual_data = missing
+        elif self.residual_data is None or self.residual_data.dtype != dtype:
+            self.residual_data = missing.to(dtype, copy=True)
         else:
-            self.held.copy_(missing)
-        self.behind = behind
+            self.residual_data.copy_(missing)
+        self.in_sum_space = in_sum_space
 
     def rescale(self, factor: float) -> None:
-        """Follow a change of the loss scale: what is held was measured in the old unit."""
-        if self.held is not None:
-            self.held.mul_(factor)
+        """Follow a change of the loss scale: the residual was measured in the old unit."""
+        if self.residual_data is not None:
+            self.residual_data.mul_(factor)
         codec = Codec.parse(self.chain or "none")
         for stage, state in zip(codec.stages, self.states[codec.offset :], strict=False):
             stage.rescale(state, factor)
@@ -129,10 +131,10 @@ class Slot:
             "chain": self.chain,
             "shape": list(self.shape),
             "states": [dict(state) for state in self.states],
-            "residual": _copied(self.held),
+            "residual": _copied(self.residual_data),
             "steps": self.steps,
             "dial": self.dial,
-            "behind": self.behind,
+            "behind": self.in_sum_space,
         }
 
     @staticmethod
@@ -153,12 +155,12 @@ class Slot:
                 saved["residual"],
                 saved["steps"],
                 dial=saved["dial"],
-                behind=saved.get("behind", False),
+                in_sum_space=saved.get("behind", False),
             )
             slot.check(codec)
         except StateError as reason:
             raise StateError(f"this is not the saved state of a slot: {reason}") from reason
-        slot.held = _copied(slot.held)
+        slot.residual_data = _copied(slot.residual_data)
         slot.states = [{key: _copied(value) for key, value in state.items()} for state in slot.states]
         return slot
 
@@ -166,22 +168,22 @@ class Slot:
         """Raise StateError unless every part is what a slot of its chain and shape may have."""
         expect_count("steps", self.steps)
         expect_number("dial", self.dial, 0.0, 1.0)
-        if not isinstance(self.behind, bool):
-            raise StateError(f"behind must be True or False; got a {type(self.behind).__name__}.")
+        if not isinstance(self.in_sum_space, bool):
+            raise StateError(f"behind must be True or False; got a {type(self.in_sum_space).__name__}.")
         if not self.chain:
-            if self.states or self.shape or self.behind:
+            if self.states or self.shape or self.in_sum_space:
                 raise StateError("a slot without a chain has neither shape nor states.")
-            if self.held is not None:
-                expect_tensor("the residual", self.held, None, _RESIDUALS)
+            if self.residual_data is not None:
+                expect_tensor("the residual", self.residual_data, None, _RESIDUALS)
             return
         codec = self._codec(codec)
         if len(self.states) != len(codec.parts):
             raise StateError(f"{codec} has {len(codec.parts)} stages; got states of {len(self.states)}.")
         whole = Spec.of(self.shape)
-        if self.held is not None:
-            expect_tensor("the residual", self.held, (whole.numel,), _RESIDUALS)
-        if self.behind and not codec.residual_in_sum_space(whole):
-            raise StateError(f"{codec} does not keep its residual behind orthonormal stages.")
+        if self.residual_data is not None:
+            expect_tensor("the residual", self.residual_data, (whole.numel,), _RESIDUALS)
+        if self.in_sum_space and not codec.residual_in_sum_space(whole):
+            raise StateError(f"{codec} does not keep its residual transformed by orthonormal stages.")
         for setting, state in zip(codec.settings, self.states, strict=False):
             expect_keys(f"the state of {setting}", state, ())
         for stage, spec, state in zip(codec.stages, codec.specs(whole), self.states[codec.offset :], strict=False):
@@ -211,7 +213,8 @@ class Slot:
             firsts = (s.init(spec) for s, spec in zip(codec.stages, codec.specs(Spec.of(self.shape)), strict=False))
             for first, state in zip(firsts, self.states[codec.offset :], strict=True):
                 counts.append({key: state[key] for key, value in first.items() if isinstance(value, int)})
-        return self.chain, self.shape, self.steps, self.dial, counts
+        owes = not self.chain and self.residual_data is not None  # whether it takes part in the next step
+        return self.chain, self.shape, self.steps, self.dial, counts, owes
 
 
 def check_slot(slot: Any) -> Slot:

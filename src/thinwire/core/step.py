@@ -12,6 +12,7 @@ from thinwire.core.context import Context, empty_like_spec
 from thinwire.core.fast import BlockCoder, PartCoder, Parts
 from thinwire.core.message import Link
 from thinwire.core.ops import Rounds
+from thinwire.core.profiling import ProfiledBlocks, ProfiledParts, is_profiling, span
 from thinwire.core.reducers import choose_reduction, reduce
 from thinwire.core.reducers.pipelined import PipelinedSum
 from thinwire.core.reducers.ring import ring_of_parts
@@ -103,8 +104,8 @@ class Step:
 
     def _residual(self) -> Tensor | None:
         slot = self.slot
-        if self.route.in_sum_space and slot.behind:
-            self.carried = slot.held
+        if self.route.in_sum_space and slot.in_sum_space:
+            self.carried = slot.residual_data
             return None
         return slot.residual
 
@@ -135,12 +136,14 @@ class Step:
         if self.route.encoding == "blocks" and isinstance(fast, BlockCoder):
             keeps = self.codec.feedback == "fp32"  # what is left of it becomes the residual
             memory = self.info.alone(x.values) if keeps else self.info.empty(x.values)
-            return Blockwise(fast, x, self.carried, memory)
+            blocks = ProfiledBlocks(fast, stage) if is_profiling() else fast
+            return Blockwise(blocks, x, self.carried, memory)
         if self.route.encoding == "parts" and isinstance(fast, PartCoder):
             parts = fast.parts(x, ctx)
             if parts is not None:
-                return PartSource(x.values, fast, parts)
-        y = stage.encode(x.tensor(), ctx).values
+                return PartSource(x.values, fast, ProfiledParts(parts, stage) if is_profiling() else parts)
+        with span("encode", stage):
+            y = stage.encode(x.tensor(), ctx).values
         self._follow(link, y.numel())
         return Source(y)
 
@@ -202,7 +205,8 @@ class Step:
             ctx = link.ctx.moved(contributions=contributions)
             memory = empty_like_spec(ctx.spec, ctx.buffers, y.device)
             to = out if link is links[0] and out is not None else memory
-            link.stage.decode(Encoded(y), ctx, to)
+            with span("decode", link.stage):
+                link.stage.decode(Encoded(y), ctx, to)
             y = to
         return y
 
@@ -253,7 +257,8 @@ class Step:
             return torch.sub(given, sent, out=self.info.empty(given))
         y = self._back(self.transforms[1:], contribution, 1, None)
         first = self.transforms[0]
-        first.stage.decode(Encoded(y), first.ctx.moved(contributions=1), given, "subtract")
+        with span("decode", first.stage):
+            first.stage.decode(Encoded(y), first.ctx.moved(contributions=1), given, "subtract")
         return given
 
     def _elements_sent(self, x: Source) -> int:

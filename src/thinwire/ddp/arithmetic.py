@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from thinwire.core.codec import Codec
-from thinwire.ddp.agreement import difference
+from thinwire.ddp.consistency import difference
 from thinwire.worlds.distributed import Distributed
 
 

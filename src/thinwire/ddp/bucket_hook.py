@@ -3,6 +3,7 @@
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.ddp.agreement import Fingerprint
+from thinwire.core.profiling import span
 from thinwire.ddp.callbacks import StepCallbacks
-from thinwire.ddp.engine import Engine, NamedGradient
+from thinwire.ddp.consistency import Fingerprint
+from thinwire.ddp.engine import Engine, NamedGradient, names_of
 from thinwire.ddp.lane import Lane, Promise
-from thinwire.ddp.watching import Watch, not_copied
+from thinwire.ddp.unhooked import Watch, not_copied
 from thinwire.errors import ThinwireError, WorldError
 from thinwire.worlds.distributed import Distributed
 
@@ -146,12 +148,23 @@ class BucketHook:
         """Once the step has ended, raise its failure or call the callbacks."""
         if in_backward:
             # A future that fails crosses C++ as "Unable to cast ... to Tensor". A callback at the end of backward
-            # raises the error itself; it queues another one, which runs behind DDP's own.
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: engine.queue_callback(self._on_backward_end))
+            # raises the error itself.
+            torch.autograd.Variable._execution_engine.queue_callback(self._on_wait)
         else:
-            last.wait()  # as DDP would do next
+            with span("wait"):
+                last.wait()  # as DDP would do next
             self._on_backward_end()
+
+    def _on_wait(self) -> None:
+        """DDP's callback is next, which waits for the buckets; what is queued now runs after it."""
+        waiting = ExitStack()
+        waiting.enter_context(span("wait"))
+
+        def end() -> None:
+            waiting.close()
+            self._on_backward_end()
+
+        torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _on_backward_end(self) -> None:
         self._raise_failure()
@@ -168,8 +181,7 @@ class BucketHook:
         try:
             self.engine.average(pieces, world, buffers[0] if len(buffers) == 1 else None)
         except Exception as reason:
-            names = ", ".join(p.name for p in pieces[:4]) + (", ..." if len(pieces) > 4 else "")
-            where = f"[rank {world.rank}, step {self.engine.step}, averaging {names}]"
+            where = f"[rank {world.rank}, step {self.engine.step}, averaging {names_of(pieces)}]"
             raise WorldError(f"{_sentence(reason)} {where}") from reason
         for buffer in buffers if self._checks() else ():
             self._fingerprint.add(buffer)

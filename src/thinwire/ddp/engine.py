@@ -13,6 +13,7 @@ from thinwire.core.coalesced import coalesced
 from thinwire.core.codec import Codec
 from thinwire.core.ops import AllReduce, Begin, Finish, Rounds
 from thinwire.core.plan import Decision, Plan
+from thinwire.core.profiling import span
 from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot
 from thinwire.ddp.meter import Entry, Meter, Tally, metered
@@ -69,8 +70,8 @@ class Engine:
         for name, slot in self.slots.items():
             if name in self.decisions and slot.chain == str(self.decisions[name].codec):
                 kept[name] = slot
-            elif slot.held is not None:
-                kept[name] = Slot(held=slot.residual)
+            elif slot.residual_data is not None:
+                kept[name] = Slot(residual_data=slot.residual)
         self.slots = kept
 
     def codec(self, name: str) -> Codec:
@@ -99,14 +100,15 @@ class Engine:
         rounds = [metered(r, tally, world.rank, world.ranks) for r, tally in zip(work, tallies, strict=True)]
         steps = [self._slot(p.name).steps for p in coded]
         before = world.counters()
-        world.drive(coalesced(rounds[len(coded) :] + rounds[: len(coded)]))
+        with span("average", names_of(pieces)):
+            world.drive(coalesced(rounds[len(coded) :] + rounds[: len(coded)]))
         self._note_finite(coded, steps, groups)
-        self._book(before, world, coded, plain, tallies)
+        self._count(before, world, coded, plain, tallies)
 
     def _is_coded(self, name: str) -> bool:
         """What is held for a parameter that is no longer compressed is delivered in its next step."""
         slot = self.slots.get(name)
-        return bool(self.codec(name).stages) or (slot is not None and slot.held is not None)
+        return bool(self.codec(name).stages) or (slot is not None and slot.residual_data is not None)
 
     def _slot(self, name: str) -> Slot:
         return self.slots.setdefault(name, Slot())
@@ -121,7 +123,7 @@ class Engine:
             world.rank, world.ranks, seed, self.step, bundle_numel=bundle_numel, measure=measure, buffers=world.buffers
         )
         rounds = average(self.codec(piece.name), piece.gradient, slot, info, piece.weights, out=piece.gradient)
-        if self.drops_idle and slot.held is not None and not bool(piece.gradient.any()):
+        if self.drops_idle and slot.residual_data is not None and not bool(piece.gradient.any()):
             return _saving_residual(rounds, slot)
         return rounds
 
@@ -132,13 +134,13 @@ class Engine:
         if not self.skips:
             return
         fine = [p for p, before in zip(coded, steps, strict=True) if self.slots[p.name].steps > before]
-        self._delivered += [p for p in fine if self.slots[p.name].held is not None]
+        self._delivered += [p for p in fine if self.slots[p.name].residual_data is not None]
         if len(fine) < sum(p.gradient.numel() > 0 for p in coded) or not all(
             all_finite(t) for group in groups for t in group
         ):
             self._overflow = True
 
-    def _book(
+    def _count(
         self,
         before: Any,
         world: Distributed,
@@ -156,22 +158,22 @@ class Engine:
             entries.append(Entry(str(_PLAIN), tally))
         if plain:
             entries[-1].tally.parameters += len(plain)
-        self.meter.book(before, world.counters(), entries)
+        self.meter.add(before, world.counters(), entries)
 
     def note_plain(self, parameters: Sequence[tuple[str, Tensor]], ranks: int, waited: float) -> None:
         """Book what others averaged without compression, in as few all-reduces as possible, as far as that is known."""
         groups = _alike(p for _, p in parameters)
         numbers, sent = sum(p.numel() for _, p in parameters), sum(AllReduce(group).sent(0, ranks) for group in groups)
         tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=len(groups))
-        self.meter.book(Counters(), Counters(sent, sent, len(groups), waited), [Entry(str(_PLAIN), tally)])
+        self.meter.add(Counters(), Counters(sent, sent, len(groups), waited), [Entry(str(_PLAIN), tally)])
 
     def end_step(self, ranks: int, exposed: float) -> StepMetrics:
         """Count the step and return its metrics; what was delivered in a step that training skips is owed again."""
         if self._overflow:
             for piece in self._delivered:
-                residual = self.slots[piece.name].residual
-                if residual is not None:
-                    residual.add_(piece.gradient.reshape(-1), alpha=1 / ranks)
+                slot = self.slots[piece.name]
+                if (residual := slot.residual) is not None:
+                    slot.residual = residual.add_(piece.gradient.reshape(-1), alpha=1 / ranks)
         self._overflow, self._delivered = False, []
         self.step += 1
         return self.meter.close(self.step - 1, ranks, exposed)
@@ -186,6 +188,11 @@ class Engine:
     def has_codecs(self) -> bool:
         """Whether any parameter goes through a codec."""
         return any(d.codec.stages for d in self.decisions.values())
+
+
+def names_of(pieces: Sequence[NamedGradient]) -> str:
+    """The names of gradients that are averaged together; of many, the first ones."""
+    return ", ".join(piece.name for piece in pieces[:4]) + (", ..." if len(pieces) > 4 else "")
 
 
 def _saving_residual(rounds: Rounds[Tensor], slot: Slot) -> Rounds[Tensor]:

@@ -10,16 +10,16 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
 from thinwire.ddp.advice import warn_optimizer, warn_uncompressed
-from thinwire.ddp.agreement import check_agreement, new_run
 from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
 from thinwire.ddp.bucket_hook import BucketHook
 from thinwire.ddp.callbacks import Callback
-from thinwire.ddp.checkpoints import Checkpoints
+from thinwire.ddp.checkpoint_api import Checkpoints
+from thinwire.ddp.consistency import check_agreement, new_run
 from thinwire.ddp.engine import Engine
 from thinwire.ddp.lane import Lane, end_forgotten, group_count
 from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.names import parameter_names
-from thinwire.ddp.watching import not_copied
+from thinwire.ddp.unhooked import not_copied
 from thinwire.errors import CodecError
 from thinwire.worlds.distributed import Distributed
 
@@ -138,7 +138,7 @@ class Handle(Checkpoints):
 
     def report(self) -> Any:
         """The plan and the last step as a Rich table; print it with rich.print."""
-        from thinwire.ddp.showing import report_table
+        from thinwire.ddp.display import report_table
 
         return report_table(self)
 
@@ -147,7 +147,7 @@ class Handle(Checkpoints):
 
         `writer` is a TensorBoard SummaryWriter, a Weights & Biases run, or the mlflow module.
         """
-        from thinwire.ddp.showing import log_function
+        from thinwire.ddp.display import log_function
 
         log = log_function(writer)
 

@@ -12,7 +12,7 @@ from thinwire.ddp.bucket_hook import compiled_reducer
 from thinwire.ddp.handle import Handle
 from thinwire.ddp.models import check_parameters, find_ddp
 from thinwire.ddp.names import parameter_names
-from thinwire.ddp.watching import is_watched
+from thinwire.ddp.unhooked import is_watched
 from thinwire.errors import CodecError, WorldError
 
 __all__ = ["Handle", "PlanLike", "attach"]

@@ -11,14 +11,14 @@ from thinwire._version import __version__
 from thinwire.core.inputs import check_dense
 from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.advice import check_optimizer, warn_optimizer, warn_uncompressed
-from thinwire.ddp.agreement import check_agreement, new_run
 from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
+from thinwire.ddp.checkpoint_load import load_engine
+from thinwire.ddp.checkpoint_save import save_engine
+from thinwire.ddp.consistency import check_agreement, new_run
 from thinwire.ddp.engine import Engine, NamedGradient
-from thinwire.ddp.loading import load_engine
 from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.models import check_parameters, check_whole
 from thinwire.ddp.names import parameter_names
-from thinwire.ddp.saving import save_engine
 from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 

@@ -116,7 +116,7 @@ class Meter:
         """Whether the relative error is measured in this step (it costs one more decoding)."""
         return self.every > 0 and step % self.every == 0
 
-    def book(self, before: Counters, after: Counters, entries: Iterable[Entry]) -> None:
+    def add(self, before: Counters, after: Counters, entries: Iterable[Entry]) -> None:
         """Add one bucket: what the world spent on it, and what each of its codecs did."""
         spent = {item.name: getattr(after, item.name) - getattr(before, item.name) for item in fields(Counters)}
         groups: dict[str, Tally] = {}

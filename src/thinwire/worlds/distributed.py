@@ -34,6 +34,7 @@ from thinwire.core.ops import (
     rounds_in,
     sent_bytes,
 )
+from thinwire.core.profiling import span
 from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot, check_slot
 from thinwire.core.spec import Spec
@@ -168,21 +169,25 @@ class Distributed(Exchanges):
     def perform(self, op: Op) -> Any:
         """Do one operation and return its reply; a failing backend becomes an error that says what was being done."""
         began = perf_counter()
+        what = type(op.ticket[0] if isinstance(op, Finish) else op.op if isinstance(op, Begin) else op).__name__
         try:
-            if isinstance(op, Finish):
-                return self._finish(*op.ticket)
-            started = op.op if isinstance(op, Begin) else op
-            self._counters.rounds += rounds_in(started)
-            ticket = (started, self._begin(started))
-            if isinstance(op, Begin):
-                give_way()
-                return ticket
-            return self._finish(*ticket)
+            with span("exchange", what):
+                return self._perform(op)
         except RuntimeError as reason:
-            what = type(op.ticket[0] if isinstance(op, Finish) else op.op if isinstance(op, Begin) else op).__name__
             raise self.failure(what, reason) from reason
         finally:
             self._counters.seconds += perf_counter() - began
+
+    def _perform(self, op: Op) -> Any:
+        if isinstance(op, Finish):
+            return self._finish(*op.ticket)
+        started = op.op if isinstance(op, Begin) else op
+        self._counters.rounds += rounds_in(started)
+        ticket = (started, self._begin(started))
+        if isinstance(op, Begin):
+            give_way()
+            return ticket
+        return self._finish(*ticket)
 
     def _finish(self, op: Collective, finish: Callable[[], Any]) -> Any:
         reply = finish()

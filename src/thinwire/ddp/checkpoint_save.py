@@ -4,7 +4,7 @@
      "rank0": {name: slot}}
 
 A rank writes its own key; a file that holds the keys of all ranks can be read by any number of ranks, because what is
-held adds up: the sum of all residuals is kept. `run` names the run that wrote it; `ddp.loading` reads it.
+held adds up: the sum of all residuals is kept. `run` names the run that wrote it; `ddp.checkpoint_load` reads it.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def _opened(engine: Engine, name: str) -> Slot:
     if slot is None:
         slot = Slot()
         slot.open(decision.codec, decision.shape)
-    if slot.held is None and decision.codec.feedback != "off" and not slot.steps:
+    if slot.residual_data is None and decision.codec.feedback != "off" and not slot.steps:
         dtype = torch.bfloat16 if decision.codec.feedback == "bf16" else torch.float32
         return Slot(slot.chain, slot.shape, slot.states, torch.zeros(decision.numel, dtype=dtype))
     return slot

@@ -5,10 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from thinwire.ddp.checkpoint_folder import read_distributed
+from thinwire.ddp.checkpoint_load import load_engine
+from thinwire.ddp.checkpoint_save import save_engine
 from thinwire.ddp.engine import Engine
-from thinwire.ddp.folder import read_distributed
-from thinwire.ddp.loading import load_engine
-from thinwire.ddp.saving import save_engine
 from thinwire.worlds.distributed import Distributed
 from thinwire.worlds.rendezvous import rendezvous
 

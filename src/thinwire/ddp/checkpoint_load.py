@@ -10,12 +10,13 @@ import torch
 
 from thinwire.core.checks import expect_count, expect_keys, expect_mapping, expect_number, expect_shape, expect_text
 from thinwire.core.codec import Codec
-from thinwire.core.plan import Decision
+from thinwire.core.plan import Decision, Plan
 from thinwire.core.slot import Slot
+from thinwire.core.spec import Spec
 from thinwire.core.stage import InputStage
-from thinwire.ddp.agreement import difference
+from thinwire.ddp.checkpoint_save import FORMAT, remembers
+from thinwire.ddp.consistency import difference
 from thinwire.ddp.engine import Engine
-from thinwire.ddp.saving import FORMAT, remembers
 from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
 
@@ -125,10 +126,10 @@ def _slots_for(engine: Engine, world: Distributed, saved: Mapping[str, Any]) -> 
 
 def _slots_of(engine: Engine, saved: Mapping[str, Any], rank: int) -> dict[str, Slot]:
     slots = expect_mapping(f"'rank{rank}' in this checkpoint", saved[f"rank{rank}"])
-    return {name: _restored(name, engine.decisions.get(name), slot) for name, slot in slots.items()}
+    return {name: _restored(name, engine.decisions.get(name), engine.plan, slot) for name, slot in slots.items()}
 
 
-def _restored(name: str, decision: Decision | None, saved: Any) -> Slot:
+def _restored(name: str, decision: Decision | None, plan: Plan, saved: Any) -> Slot:
     """The slot of a parameter, compared with what is decided for that before it is looked into."""
     if decision is None:
         raise StateError(f"this checkpoint is of another model: it has the parameter {name!r}, which this one has not.")
@@ -140,15 +141,31 @@ def _restored(name: str, decision: Decision | None, saved: Any) -> Slot:
         raise StateError(
             f"this checkpoint is of another model: {name!r} has the shape {shape} there and {decision.shape} here."
         )
-    if chain and chain != str(decision.codec):
+    codec = decision.codec
+    if chain and chain != str(codec):
+        codec = _declined(decision, plan, chain)
+    if codec is None:
         raise StateError(f"this checkpoint sent {name!r} through {chain}, and this run through {decision.codec}.")
     try:
-        slot = Slot.from_state_dict(_unfolded(name, saved, len(decision.codec.parts)), decision.codec)
+        slot = Slot.from_state_dict(_unfolded(name, saved, len(codec.parts)), codec)
     except StateError as reason:
         raise StateError(f"the memory of {name!r} in this checkpoint is damaged: {reason}") from reason
-    if slot.held is not None and slot.held.numel() != decision.numel:
-        raise StateError(f"the residual of {name!r} has {slot.held.numel()} numbers instead of {decision.numel}.")
-    return slot
+    if slot.residual_data is not None and slot.residual_data.numel() != decision.numel:
+        raise StateError(
+            f"the residual of {name!r} has {slot.residual_data.numel()} numbers instead of {decision.numel}."
+        )
+    return slot if codec is decision.codec else Slot(residual_data=slot.residual)
+
+
+def _declined(decision: Decision, plan: Plan, chain: str) -> Codec | None:
+    """The codec of a chain that declines this parameter: earlier versions kept a slot of it all the same.
+
+    Its residual is delivered in the next step, as after `use`.
+    """
+    if decision.codec.stages:
+        return None
+    codecs = (rule.codec for rule in plan.rules if str(rule.codec) == chain)
+    return next((codec for codec in codecs if codec.declined(Spec.of(decision.shape)) is not None), None)
 
 
 def _unfolded(name: str, saved: Mapping[str, Any], stages: int) -> dict[str, Any]:
@@ -179,7 +196,7 @@ def _shared_out(name: str, codec: Codec, slots: Sequence[Slot], ranks: int) -> S
         raise StateError(f"this checkpoint has parts of different steps: the ranks' memories of {name!r} differ.")
     for i in range(len(first.states)):
         first.states[i] = max((slot.states[i] for slot in slots), key=len)
-    residuals = [slot.residual for slot in slots if slot.residual is not None]
+    residuals = [residual for slot in slots if (residual := slot.residual) is not None]
     if residuals:
         first.residual = (sum(r.double() for r in residuals) / ranks).to(residuals[0].dtype)  # type: ignore[union-attr]
     for i, stage in enumerate(codec.stages if first.chain else (), codec.offset):
