@@ -141,7 +141,7 @@ def _restored(name: str, decision: Decision | None, plan: Plan, saved: Any) -> S
         raise StateError(
             f"this checkpoint is of another model: {name!r} has the shape {shape} there and {decision.shape} here."
         )
-    codec = decision.codec
+    codec: Codec | None = decision.codec
     if chain and chain != str(codec):
         codec = _declined(decision, plan, chain)
     if codec is None:
