@@ -37,7 +37,11 @@ class Loaded:
 
     def facts(self, engine: Engine) -> dict[str, Any]:
         """What must be equal on all ranks; the plan is that of the engine, about which they have agreed."""
-        states = [(name, *slot.shared(engine.decisions[name].codec)) for name, slot in self.slots.items()]
+        states = [
+            # a residual that no codec delivers has a collective of its own, which all ranks must enter
+            (name, *slot.shared(engine.decisions[name].codec), not slot.chain and slot.residual_data is not None)
+            for name, slot in self.slots.items()
+        ]
         return {
             "the step of their checkpoints": self.step,
             "the run that wrote their checkpoints": self.run,
