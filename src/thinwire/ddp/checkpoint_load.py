@@ -52,10 +52,10 @@ class Loaded:
 
 
 def load_engine(engine: Engine, world: Distributed, read: Callable[[], Any]) -> None:
-    """Take over what `read` returns; every rank must call it.
+    """Load what `read` returns; every rank must call it.
 
-    A rank that cannot read or use its checkpoint tells the others, so that they do not wait for it and change
-    nothing either.
+    A rank that cannot read or use its checkpoint sends its error to the others, so that they do not wait for it, and no
+    rank changes anything.
     """
     loaded, failure = None, None
     try:
@@ -134,7 +134,7 @@ def _slots_of(engine: Engine, saved: Mapping[str, Any], rank: int) -> dict[str, 
 
 
 def _restored(name: str, decision: Decision | None, plan: Plan, saved: Any) -> Slot:
-    """The slot of a parameter, compared with what is decided for that before it is looked into."""
+    """The slot of a parameter, checked against the plan's decision first."""
     if decision is None:
         raise StateError(f"this checkpoint is of another model: it has the parameter {name!r}, which this one has not.")
     if not isinstance(saved, Mapping):
@@ -173,7 +173,7 @@ def _declined(decision: Decision, plan: Plan, chain: str) -> Codec | None:
 
 
 def _unfolded(name: str, saved: Mapping[str, Any], stages: int) -> dict[str, Any]:
-    """The state of a slot from the form that `saving` gives it, if nothing was left out."""
+    """The state of a slot from the form that `checkpoint_save` writes, if nothing is missing."""
     expect_keys("it", expect_mapping("it", saved), ("keys", "stages"), (*_SLOT, "states", "residual"))
     count = expect_count("'stages'", saved["stages"], 0, stages)
     states = expect_mapping("'states'", saved.get("states", {}))
@@ -191,7 +191,7 @@ def _unfolded(name: str, saved: Mapping[str, Any], stages: int) -> dict[str, Any
 
 
 def _shared_out(name: str, codec: Codec, slots: Sequence[Slot], ranks: int) -> Slot:
-    """One slot of `ranks` equal ones that together hold what these held.
+    """One of `ranks` equal slots, whose residuals have the same sum as those of `slots`.
 
     Shared state comes from the rank that has most of it: some stages let one rank keep statistics for all.
     """
