@@ -145,9 +145,8 @@ def _restored(name: str, decision: Decision | None, plan: Plan, saved: Any) -> S
         raise StateError(
             f"this checkpoint is of another model: {name!r} has the shape {shape} there and {decision.shape} here."
         )
-    codec = decision.codec
-    if chain and chain != str(codec):
-        codec = _declined(decision, plan, chain)
+    same = not chain or chain == str(decision.codec)
+    codec = decision.codec if same else _declined(decision, plan, chain)
     if codec is None:
         raise StateError(f"this checkpoint sent {name!r} through {chain}, and this run through {decision.codec}.")
     try:
