@@ -213,8 +213,7 @@ class Slot:
             firsts = (s.init(spec) for s, spec in zip(codec.stages, codec.specs(Spec.of(self.shape)), strict=False))
             for first, state in zip(firsts, self.states[codec.offset :], strict=True):
                 counts.append({key: state[key] for key, value in first.items() if isinstance(value, int)})
-        owes = not self.chain and self.residual_data is not None  # whether it takes part in the next step
-        return self.chain, self.shape, self.steps, self.dial, counts, owes
+        return self.chain, self.shape, self.steps, self.dial, counts
 
 
 def check_slot(slot: Any) -> Slot:

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel asks: it calls a hook for each bucket, and steps end behind the last one."""
+"""The state of DDP's communication hook: DDP calls it for each bucket, and the last bucket ends the step."""
 
 import time
 import weakref
@@ -22,14 +22,14 @@ from thinwire.worlds.distributed import Distributed
 
 Bucket: TypeAlias = "torch.futures.Future[Tensor]"
 
-# Bytes of gradients. DDP's first bucket is a short one, so that something travels early; but a round costs what it
-# costs, and of compressed gradients there is little to send.
+# Bytes of gradients. DDP makes its first bucket short, to send it early. But each round has a fixed cost, and few bytes
+# are sent for compressed gradients: short buckets wait and share their rounds.
 WORTH_ROUNDS = 8 << 20
 
 
 @dataclass
 class PendingBucket:
-    """A bucket on its way."""
+    """A bucket that is queued or being averaged."""
 
     pieces: list[NamedGradient]
     promise: Promise
@@ -38,7 +38,7 @@ class PendingBucket:
 class BucketHook:
     """The state of DDP's hook: averages buckets on lanes, and counts steps.
 
-    DDP keeps it alive: no reference back to the model, or neither would ever be freed.
+    DDP refers to it. It must not refer to the model, or neither would ever be freed.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class BucketHook:
         self._watch: Callable[[], Watch | None] = lambda: None
 
     def enter(self, model: DistributedDataParallel, hook: Callable[..., Any]) -> None:
-        """Take the model's hook slot, now or once there is something to do in it."""
+        """Register the hook, now or as soon as it has something to do."""
 
         def take(model: DistributedDataParallel) -> None:
             model.register_comm_hook(self, hook)
@@ -82,7 +82,7 @@ class BucketHook:
             self._watch = weakref.ref(Watch(model, trained, take, self._on_plain_step))
 
     def _works(self) -> bool:
-        """Whether anything is compressed, or owed from when it was, or compared, or left out."""
+        """Whether the hook has something to do: compress, deliver residuals, compare results, or send nothing."""
         return bool(self.engine.has_codecs() or self.engine.slots or self.check or self.headroom)
 
     def take_slot(self) -> None:
@@ -90,7 +90,7 @@ class BucketHook:
             watch.take_slot()
 
     def close(self) -> None:
-        """End the threads and give up their groups, then call callbacks that have not been called yet."""
+        """End the threads, destroy their process groups, and call the callbacks that are still due."""
         if (watch := self._watch()) is not None:
             watch.end()
         for lane in self.lanes:
@@ -101,7 +101,7 @@ class BucketHook:
         raise not_copied()
 
     def _on_plain_step(self, exposed: float) -> None:
-        """DDP has averaged all gradients by itself."""
+        """DDP has averaged all gradients without the hook."""
         self.engine.note_plain(self._layout, self._world.ranks, exposed)
         self._end_step(exposed)
         self.callbacks.run()
@@ -110,7 +110,7 @@ class BucketHook:
         """A future of the averaged bucket."""
         if isinstance(bucket, tuple):
             raise compiled_reducer()
-        in_backward = torch._C._current_graph_task_id() != -1  # not so for a rank that has joined
+        in_backward = torch._C._current_graph_task_id() != -1  # -1: this rank has joined
         future = self._send_nothing(bucket) if self.headroom else self._send_bucket(bucket, in_backward)
         if bucket.is_last():
             self._call_behind(future, in_backward)
@@ -133,7 +133,7 @@ class BucketHook:
         return self._last(Promise(buffer, in_backward)) if bucket.is_last() else load.promise.future
 
     def _send(self, loads: list[PendingBucket]) -> None:
-        """Average these buckets in the same rounds, on the lane whose turn it is."""
+        """Average these buckets in the same rounds. Lanes take turns."""
         if loads:
             lane = self.lanes[len(self._sent) % len(self.lanes)]
             self._sent.append(loads)
@@ -145,7 +145,7 @@ class BucketHook:
             self.engine.rescale(float(self._scaler.get_scale()))
 
     def _call_behind(self, last: Bucket, in_backward: bool) -> None:
-        """Once the step has ended, raise its failure or call the callbacks."""
+        """When the step has ended, raise its error or call the callbacks."""
         if in_backward:
             # A future that fails crosses C++ as "Unable to cast ... to Tensor". A callback at the end of backward
             # raises the error itself.
@@ -187,7 +187,7 @@ class BucketHook:
             self._fingerprint.add(buffer)
 
     def _last(self, promise: Promise) -> Bucket:
-        """End the step behind all of its buckets; the last one's lane waits for the others."""
+        """End the step after all of its buckets: the lane of the last bucket waits for the other lanes."""
         ready, sent, self._sent = time.perf_counter(), self._sent, []
 
         def finish(world: Distributed) -> None:
@@ -216,7 +216,7 @@ class BucketHook:
 
 
 def compiled_reducer() -> WorldError:
-    """What is to be raised if DDP's reducer is a part of a compiled graph."""
+    """The error for a DDP reducer inside a compiled graph."""
     return WorldError(
         "thinwire does not work inside a graph of torch.compile with optimize_ddp='python_reducer';"
         " leave torch._dynamo.config.optimize_ddp at its default."

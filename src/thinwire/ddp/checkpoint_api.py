@@ -1,4 +1,4 @@
-"""What a handle saves and loads."""
+"""The methods of a handle that save and load."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -33,22 +33,22 @@ class WholeState:
 
 
 class Checkpoints:
-    """The part of a handle that saves and loads the memory of its engine."""
+    """The part of a handle that saves and loads the state of its engine."""
 
     engine: Engine
     _world: Distributed
     _timeout: timedelta | None  # how long ranks wait for each other to save the state of all; None: as their group
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's memory: tensors, numbers and text. Save it on every rank, in a file of its own.
+        """This rank's state: tensors, numbers and text. Save it on every rank, in a file of its own.
 
         It is the wrong one for whatever writes the state of rank 0 only (Accelerate, Lightning, Fabric, a script that
-        saves on one rank): the other ranks' memory would be lost, and loading would say so. Use `stateful`.
+        saves on one rank): the other ranks' state would be lost, and loading would raise an error. Use `stateful`.
         """
         return save_engine(self.engine, self._world)
 
     def full_state_dict(self, timeout: timedelta | None = None) -> dict[str, Any]:
-        """The memory of all ranks in one dictionary, the same on each; every rank must call it after the same step.
+        """The state of all ranks in one dictionary, the same on each; every rank must call it after the same step.
 
         If a rank does not within `timeout` (that of `attach` or of the process group by default), the others raise a
         WorldError that names it.
@@ -87,4 +87,4 @@ class Checkpoints:
         self._take_slot()
 
     def _take_slot(self) -> None:
-        """What was loaded may have to be delivered by the hook."""
+        """Register the hook if what was loaded has to be delivered."""

@@ -1,7 +1,7 @@
-"""Checkpoints of torch.distributed.checkpoint, read without running code that a foreign folder may bring.
+"""Checkpoints of torch.distributed.checkpoint, read without running code from the folder.
 
-Torch reads the metadata of such a folder, and everything in it that is not a tensor, with pickle, which runs whatever
-it is told to. Here the metadata may consist of torch's own descriptions only, and the rest is loaded as weights are.
+Torch reads the metadata of such a folder, and everything in it that is not a tensor, with pickle, which can run code.
+Here the metadata may contain only torch's own descriptions, and the rest is loaded with `weights_only=True`.
 """
 
 import pickle
@@ -101,7 +101,7 @@ def _described(file: IO[bytes]) -> "Metadata":
 
 
 def _values(folder: Path, metadata: "Metadata", names: list[str]) -> dict[str, Any]:
-    """The entries of these names; what is not a tensor is loaded as weights are, without running code."""
+    """The entries of these names; what is not a tensor is loaded with `weights_only=True`."""
     # at use: importing thinwire stays cheap
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
@@ -127,7 +127,7 @@ def _planner() -> Any:
 
 
 def _target(name: str, described: Any, most: int) -> Any:
-    """Room for one entry of a checkpoint, whose files have `most` bytes together."""
+    """Memory for one entry of a checkpoint, whose files have `most` bytes together."""
     if not hasattr(described, "size"):
         return None
     size, dtype = torch.Size(described.size), described.properties.dtype

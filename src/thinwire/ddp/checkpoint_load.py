@@ -37,7 +37,11 @@ class Loaded:
 
     def facts(self, engine: Engine) -> dict[str, Any]:
         """What must be equal on all ranks; the plan is that of the engine, about which they have agreed."""
-        states = [(name, *slot.shared(engine.decisions[name].codec)) for name, slot in self.slots.items()]
+        states = [
+            # a residual that no codec delivers has a collective of its own, which all ranks must enter
+            (name, *slot.shared(engine.decisions[name].codec), not slot.chain and slot.residual_data is not None)
+            for name, slot in self.slots.items()
+        ]
         return {
             "the step of their checkpoints": self.step,
             "the run that wrote their checkpoints": self.run,
@@ -48,10 +52,10 @@ class Loaded:
 
 
 def load_engine(engine: Engine, world: Distributed, read: Callable[[], Any]) -> None:
-    """Take over what `read` returns; every rank must call it.
+    """Load what `read` returns; every rank must call it.
 
-    A rank that cannot read or use its checkpoint tells the others, so that they do not wait for it and change
-    nothing either.
+    A rank that cannot read or use its checkpoint sends its error to the others, so that they do not wait for it, and no
+    rank changes anything.
     """
     loaded, failure = None, None
     try:
@@ -130,7 +134,7 @@ def _slots_of(engine: Engine, saved: Mapping[str, Any], rank: int) -> dict[str, 
 
 
 def _restored(name: str, decision: Decision | None, plan: Plan, saved: Any) -> Slot:
-    """The slot of a parameter, compared with what is decided for that before it is looked into."""
+    """The slot of a parameter, checked against the plan's decision first."""
     if decision is None:
         raise StateError(f"this checkpoint is of another model: it has the parameter {name!r}, which this one has not.")
     if not isinstance(saved, Mapping):
@@ -141,9 +145,8 @@ def _restored(name: str, decision: Decision | None, plan: Plan, saved: Any) -> S
         raise StateError(
             f"this checkpoint is of another model: {name!r} has the shape {shape} there and {decision.shape} here."
         )
-    codec: Codec | None = decision.codec
-    if chain and chain != str(codec):
-        codec = _declined(decision, plan, chain)
+    same = not chain or chain == str(decision.codec)
+    codec = decision.codec if same else _declined(decision, plan, chain)
     if codec is None:
         raise StateError(f"this checkpoint sent {name!r} through {chain}, and this run through {decision.codec}.")
     try:
@@ -169,7 +172,7 @@ def _declined(decision: Decision, plan: Plan, chain: str) -> Codec | None:
 
 
 def _unfolded(name: str, saved: Mapping[str, Any], stages: int) -> dict[str, Any]:
-    """The state of a slot from the form that `saving` gives it, if nothing was left out."""
+    """The state of a slot from the form that `checkpoint_save` writes, if nothing is missing."""
     expect_keys("it", expect_mapping("it", saved), ("keys", "stages"), (*_SLOT, "states", "residual"))
     count = expect_count("'stages'", saved["stages"], 0, stages)
     states = expect_mapping("'states'", saved.get("states", {}))
@@ -187,7 +190,7 @@ def _unfolded(name: str, saved: Mapping[str, Any], stages: int) -> dict[str, Any
 
 
 def _shared_out(name: str, codec: Codec, slots: Sequence[Slot], ranks: int) -> Slot:
-    """One slot of `ranks` equal ones that together hold what these held.
+    """One of `ranks` equal slots, whose residuals have the same sum as those of `slots`.
 
     Shared state comes from the rank that has most of it: some stages let one rank keep statistics for all.
     """

@@ -1,10 +1,10 @@
-"""Checkpoints of an engine: tensors, numbers and text only, each rank's memory under its own key.
+"""Checkpoints of an engine: tensors, numbers and text only, each rank's state under its own key.
 
     {"thinwire": format, "plan": text, "run": text, "step": n, "world_size": P, "loss_scale": s, "dial": d,
      "rank0": {name: slot}}
 
-A rank writes its own key; a file that holds the keys of all ranks can be read by any number of ranks, because what is
-held adds up: the sum of all residuals is kept. `run` names the run that wrote it; `ddp.checkpoint_load` reads it.
+A rank writes its own key. Any number of ranks can read a file with the keys of all ranks: each takes an equal share of
+the sum of all residuals. `run` names the run that wrote it; `ddp.checkpoint_load` reads it.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What must be equal on all ranks is compared before it can hang a collective."""
+"""Ranks compare what must be equal, so that a difference is an error and not a hang."""
 
 import threading
 import uuid
@@ -18,7 +18,7 @@ from thinwire.worlds.rendezvous import rendezvous
 def check_agreement(world: Distributed, facts: Mapping[str, Any], what: str, timeout: timedelta | None = None) -> None:
     """Compare facts over the ranks, and name the ranks and the first difference if there is one.
 
-    `what` is the call that all ranks must have come to, in at most `timeout` (None: that of the group).
+    `what` is the call that all ranks must make within `timeout` (None: that of the group).
     """
     rendezvous(world, what, timeout)
     found = difference(world.gathered(dict(facts), what))
@@ -56,11 +56,11 @@ def _short(value: Any, other: Any) -> str:
 
 
 class Fingerprint:
-    """Of the averaged gradients of a step, in whatever order they come."""
+    """A checksum of the averaged gradients of a step, in any order."""
 
     def __init__(self) -> None:
         self._value = 0
-        self._lock = threading.Lock()  # buckets of all lanes meet here
+        self._lock = threading.Lock()  # all lanes add to it
 
     def add(self, buffer: Tensor) -> None:
         data = buffer.detach().cpu().contiguous().view(torch.uint8).numpy()
@@ -68,7 +68,7 @@ class Fingerprint:
             self._value ^= zlib.crc32(data.data)
 
     def compare(self, world: Distributed, step: int) -> None:
-        """Name the ranks whose gradients differ, and begin anew."""
+        """Raise an error that names the ranks whose gradients differ, and reset."""
         mine, self._value = self._value, 0
         everyone = world.gathered(mine, "the comparison of gradients")
         wrong = [str(rank) for rank in range(world.ranks) if everyone[rank] != everyone[0]]

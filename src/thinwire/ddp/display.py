@@ -1,4 +1,4 @@
-"""Metrics for people: a Rich table, and the loggers that plot them."""
+"""Metrics as a Rich table, and for loggers."""
 
 import inspect
 from collections import Counter
@@ -44,7 +44,7 @@ def _takes_step(method: Any) -> bool:
 
 
 def report_table(handle: "Handle") -> Table:
-    """One row for each codec: what it carries, what it saves, what it loses; the caption tells where the time went.
+    """One row for each codec: its elements, its bytes, its error; the caption has the times.
 
     A column of which nothing is known is left out.
     """

@@ -1,4 +1,4 @@
-"""What the DDP hook and the hand-written loop share: plan, slots, steps, and the rounds of a set of gradients."""
+"""What the DDP hook and `average_gradients` share: the plan, the slots, and the average of a set of gradients."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ _PLAIN = Codec()
 
 @dataclass
 class NamedGradient:
-    """One parameter's gradient on its way: averaged in place."""
+    """One parameter's gradient, which is averaged in place."""
 
     name: str
     gradient: Tensor
@@ -35,12 +35,12 @@ class NamedGradient:
 
 @dataclass
 class Engine:
-    """Averages named gradients as a plan says, and remembers what has to be remembered between steps.
+    """Averages named gradients as a plan says, and keeps the state between steps.
 
     `dial` is the share of their usual loss that stages with a dial may cause (`core.schedule`).
-    `skips`: the training skips a step whose gradients are not finite, so that what such a step delivered is still
-    owed. `drops_idle`: what is delivered for a parameter that no rank used is dropped (DDP leaves its gradient
-    alone), so that a rank without a gradient must not spend what it holds. `run` names this run in its checkpoints.
+    `skips`: training skips a step whose gradients are not finite, so that what the step delivered goes back into the
+    residuals. `drops_idle`: DDP drops the average of a parameter that no rank used, so that a rank without a gradient
+    must keep its residual. `run` names this run in its checkpoints.
     """
 
     plan: Plan
@@ -63,7 +63,7 @@ class Engine:
         return Engine(plan, {d.name: d for d in plan.decisions(parameters)}, seed, start)
 
     def use(self, plan: Plan, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Another plan from the next step on; what is held for a parameter stays held."""
+        """Use another plan from the next step on; residuals are kept."""
         self.plan = plan
         self.decisions = {d.name: d for d in plan.decisions(parameters)}
         kept: dict[str, Slot] = {}
@@ -79,13 +79,13 @@ class Engine:
         return _PLAIN if self.step < self.start else self.decisions[name].codec
 
     def codecs(self) -> set[Codec]:
-        """Those of all parameters, once the start is over."""
+        """The codecs of all parameters after the first `start` steps."""
         return {decision.codec for decision in self.decisions.values()}
 
     def average(self, pieces: Sequence[NamedGradient], world: Distributed, whole: Tensor | None = None) -> None:
         """Replace every piece's gradient by its mean over the ranks.
 
-        `whole` is the flat buffer behind all pieces, if there is one: without compression it travels as it is.
+        `whole` is the flat buffer of all pieces, if there is one: without compression it is summed as it is.
         """
         coded = [p for p in pieces if self._is_coded(p.name)]
         plain = [p for p in pieces if not self._is_coded(p.name)]
@@ -106,7 +106,7 @@ class Engine:
         self._count(before, world, coded, plain, tallies)
 
     def _is_coded(self, name: str) -> bool:
-        """What is held for a parameter that is no longer compressed is delivered in its next step."""
+        """Whether it has a codec, or a residual of an earlier codec, which is delivered in its next step."""
         slot = self.slots.get(name)
         return bool(self.codec(name).stages) or (slot is not None and slot.residual_data is not None)
 
@@ -130,7 +130,7 @@ class Engine:
     def _note_finite(
         self, coded: Sequence[NamedGradient], steps: Sequence[int], groups: Sequence[Sequence[Tensor]]
     ) -> None:
-        """Remember what may have to be taken back at the end of the step."""
+        """Note what goes back into the residuals if the step is skipped."""
         if not self.skips:
             return
         fine = [p for p, before in zip(coded, steps, strict=True) if self.slots[p.name].steps > before]
@@ -161,14 +161,14 @@ class Engine:
         self.meter.add(before, world.counters(), entries)
 
     def note_plain(self, parameters: Sequence[tuple[str, Tensor]], ranks: int, waited: float) -> None:
-        """Book what others averaged without compression, in as few all-reduces as possible, as far as that is known."""
+        """Count a step that DDP averaged without compression; its bytes are those of the fewest all-reduces."""
         groups = _alike(p for _, p in parameters)
         numbers, sent = sum(p.numel() for _, p in parameters), sum(AllReduce(group).sent(0, ranks) for group in groups)
         tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=len(groups))
         self.meter.add(Counters(), Counters(sent, sent, len(groups), waited), [Entry(str(_PLAIN), tally)])
 
     def end_step(self, ranks: int, exposed: float) -> StepMetrics:
-        """Count the step and return its metrics; what was delivered in a step that training skips is owed again."""
+        """End the step and return its metrics. If training skips it, what it delivered goes back into the residuals."""
         if self._overflow:
             for piece in self._delivered:
                 slot = self.slots[piece.name]
@@ -186,7 +186,7 @@ class Engine:
             self.loss_scale = loss_scale
 
     def has_codecs(self) -> bool:
-        """Whether any parameter goes through a codec."""
+        """Whether any parameter has a codec."""
         return any(d.codec.stages for d in self.decisions.values())
 
 
@@ -196,7 +196,7 @@ def names_of(pieces: Sequence[NamedGradient]) -> str:
 
 
 def _saving_residual(rounds: Rounds[Tensor], slot: Slot) -> Rounds[Tensor]:
-    """Average what is given and nothing of what is held."""
+    """Average the gradient without the residual, and keep the residual."""
     held, slot.residual = slot.residual, None
     mean = yield from rounds
     slot.residual = _sum(held, slot.residual)
@@ -210,7 +210,7 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors that can share one all-reduce, together."""
+    """Groups of tensors that can share one all-reduce."""
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for t in tensors:
         groups.setdefault((t.dtype, t.device), []).append(t)
@@ -218,7 +218,7 @@ def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def _plain_rounds(tensors: Sequence[Tensor], ranks: int, aside: bool) -> Rounds[None]:
-    """Divide, then sum: the order of plain DDP, so that results are equal bit for bit; `aside`: while others go on."""
+    """Divide, then sum: the order of plain DDP, so that results have equal bits. `aside`: other rounds overlap."""
     flat = [t.reshape(-1) for t in tensors]
     torch._foreach_div_(flat, ranks)
     summing = AllReduce(flat)

@@ -1,4 +1,4 @@
-"""The handle that `attach` returns: what its user asks."""
+"""The handle that `attach` returns."""
 
 from datetime import timedelta
 from functools import partial
@@ -168,7 +168,7 @@ class Handle(Checkpoints):
         try:
             self.hook.take_slot()
         except Exception:
-            self.engine.use(before, self._layout)  # nothing is held yet
+            self.engine.use(before, self._layout)  # there are no residuals yet
             raise
         self._compare_arithmetic(self.engine.codecs())
         self._warn(stacklevel=3)
@@ -177,7 +177,7 @@ class Handle(Checkpoints):
         self.hook.take_slot()
 
     def close(self) -> None:
-        """End the threads and give up their groups; the model cannot be trained with this handle afterwards."""
+        """End the threads and destroy their groups; the model cannot be trained with this handle afterwards."""
         self.hook.close()
 
     def __reduce__(self) -> Any:

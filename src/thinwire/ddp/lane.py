@@ -1,4 +1,4 @@
-"""One FIFO thread with a process group of its own: rounds leave in the same order on every rank.
+"""A FIFO thread with its own process group: rounds begin in the same order on every rank.
 
 Collectives chained in the callbacks of futures run in whatever order the callbacks do, which differs between ranks
 and ends in mismatched collectives. A lane performs one job after the other instead.
@@ -26,7 +26,7 @@ Job = Callable[[Distributed], None]
 Jobs: TypeAlias = "queue.SimpleQueue[tuple[Job, Sequence[Promise]] | None]"
 
 _OPEN: "weakref.WeakSet[Lane]" = weakref.WeakSet()
-_FORGOTTEN: list[Distributed] = []  # of lanes that were never closed and that nobody can use any more
+_FORGOTTEN: list[Distributed] = []  # of lanes that were collected and never closed
 _MANY = 16  # open lanes from which it is worth looking for forgotten ones
 
 
@@ -52,20 +52,20 @@ class Lane:
         self._forget = weakref.finalize(self, _forget, self._jobs, self.world)
 
     def queue(self, job: Job, promises: Sequence["Promise"]) -> None:
-        """Perform the job and keep the promises; if it fails, `broken` says why."""
+        """Run the job and complete the futures of the promises. If the job fails, `broken` has the error."""
         if not self._thread.is_alive():
             raise WorldError(f"rank {self.world.rank}: this thinwire handle is closed; attach to a new DDP model.")
         self._jobs.put((job, promises))
 
     def close(self, wait: float = 5.0) -> None:
-        """End the thread; what is still queued is finished first, unless a peer keeps it waiting."""
+        """End the thread after the jobs in its queue. Wait for it at most `wait` seconds."""
         self._jobs.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join(wait)
 
     def leave(self) -> None:
-        """Close, and give up the group. Torch names groups of a part of the ranks by how many groups there are, and
-        must not find a name that was used before: such a group stays until the process ends."""
+        """Close, and destroy the group. Torch names groups of a part of the ranks by the number of groups, and must not
+        use a name twice: such a group stays until the process ends."""
         self.close()
         if self._thread.is_alive():
             return
@@ -77,16 +77,16 @@ class Lane:
 
 
 def _forget(jobs: Jobs, world: Distributed) -> None:
-    """End the thread of a lane that was collected, and leave its group to `end_forgotten`.
+    """End the thread of a lane that was collected; `end_forgotten` destroys its group.
 
-    This may run on any thread in the middle of anything, so that it only puts things into queues.
+    This may run on any thread at any moment, so that it only adds to queues.
     """
     jobs.put(None)
     _FORGOTTEN.append(world)
 
 
 def end_forgotten(world: Distributed) -> None:
-    """Give up the groups of lanes that have been forgotten on all ranks; every rank of `world` calls it.
+    """Destroy the groups of lanes that were collected on all ranks; every rank of `world` calls it.
 
     Ranks collect garbage at different times, and torch wants groups to be destroyed in one order. Groups of a part of
     the ranks only lose their connections (see `Lane.leave`).
@@ -114,13 +114,13 @@ def _destroy(world: Distributed) -> None:
 
 
 class Promise:
-    """The future of a buffer, made when its numbers are there and kept when a job has worked on them.
+    """The future of a buffer. It is made when the buffer is filled, and completed when a job has averaged it.
 
-    On an accelerator, jobs run on streams of their own behind what the caller's stream had queued by then.
+    On an accelerator, a job runs on its own stream, after what the caller's stream had queued when it was made.
     """
 
     def __init__(self, buffer: Tensor, lenient: bool = False) -> None:
-        """`lenient`: a failure is told by the lane alone, and the future has the buffer as the job left it."""
+        """`lenient`: if the job fails, only the lane has the error, and the future completes with the buffer."""
         self.buffer, self.lenient = buffer, lenient
         device = buffer.device
         self.ready: Any = None
@@ -151,7 +151,7 @@ def _work(jobs: Jobs, lane: "weakref.ref[Lane]") -> None:
                 raise WorldError(f"rank {owner.world.rank}: an earlier bucket failed ({owner.broken})")
             with _streams_behind(promises):
                 job(owner.world)
-                _keep(promises)  # here, so that whoever waits for them waits for the stream
+                _keep(promises)  # here, so that waiting for the futures waits for the stream
         except Exception as reason:
             if owner.broken is None:
                 owner.broken = reason
@@ -170,7 +170,7 @@ def _keep(promises: Sequence[Promise], failure: Exception | None = None) -> None
 
 @contextmanager
 def _streams_behind(promises: Sequence[Promise]) -> Iterator[None]:
-    """A new stream of each accelerator, which begins when the numbers are there."""
+    """A new stream of each accelerator, which begins when the buffers are filled."""
     with ExitStack() as entered:
         streams: dict[torch.device, Any] = {}
         for promise in promises:
@@ -187,7 +187,7 @@ def _streams_behind(promises: Sequence[Promise]) -> Iterator[None]:
 
 
 def group_count(group: dist.ProcessGroup | None) -> int:
-    """How many groups this process knows, where that decides the name of the next one (a part of the ranks)."""
+    """How many groups this process has, if that decides the name of the next one (a part of the ranks); else 0."""
     partial = dist.get_world_size(group) < dist.get_world_size()
     return len(dist.distributed_c10d._world.pg_names) if partial else 0
 

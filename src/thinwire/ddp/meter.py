@@ -56,14 +56,14 @@ class Tally:
 
 
 class Entry(NamedTuple):
-    """What the averaging of one set of numbers cost; its time of communication is known only for the whole bucket."""
+    """The cost of one average; its communication time is known only for the whole bucket."""
 
     codec: str
     tally: Tally
 
 
 def metered(rounds: Rounds[T], tally: Tally, rank: int, ranks: int) -> Generator[Any, Any, T]:
-    """The same rounds, with their bytes and the time between them booked."""
+    """The same rounds; their bytes and the time between them are added to the tally."""
     reply: Any = None
     begun: dict[int, Collective] = {}  # by ticket
     while True:
@@ -107,7 +107,7 @@ class Meter:
 
     def __init__(self, every: int = 10) -> None:
         self.every = every
-        self.lock = threading.Lock()  # buckets of several lanes are booked at the same time
+        self.lock = threading.Lock()  # several lanes add their buckets at the same time
         self.current = Step()
         self.last: StepMetrics | None = None
         self.last_measured: StepMetrics | None = None

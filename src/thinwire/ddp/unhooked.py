@@ -1,7 +1,7 @@
 """Steps of a model whose gradients DDP averages by itself, because nothing of them is compressed.
 
-Without a hook DDP divides gradients by the number of ranks while it copies them into its buckets; a hook has to divide
-them in a pass of its own. So the hook slot is left empty until there is something to do in it.
+Without a hook DDP divides gradients by the number of ranks while it copies them into its buckets; a hook needs another
+pass over them. So no hook is registered until it has something to do.
 """
 
 import time
@@ -19,7 +19,7 @@ _WATCHED: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
 
 
 class Watch:
-    """Tells when steps end, until the hook slot is taken. The model keeps it alive, and nothing else does."""
+    """Notices when steps end, until the hook is registered. Only the model refers to it."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Watch:
         take: Callable[[DistributedDataParallel], None],
         ended: Callable[[float], None],
     ) -> None:
-        """`take` puts a hook into the slot; `ended` hears for how many seconds backward waited for averages."""
+        """`take` registers the hook; `ended` is called with the seconds that backward waited for averages."""
         self._model, self._take, self._ended = weakref.ref(model), take, ended
         self._awaited = False  # there was a forward pass whose gradients DDP will average
         self._begun = False  # and they are coming
@@ -48,7 +48,7 @@ class Watch:
         _WATCHED.add(model)
 
     def take_slot(self) -> None:
-        """Let the hook do it from the next step on."""
+        """Register the hook, from the next step on."""
         model = self._model()
         if model is None:
             raise WorldError("the model that this thinwire handle was attached to is gone; attach to a new one.")
@@ -61,7 +61,7 @@ class Watch:
         self.end()
 
     def end(self) -> None:
-        """Leave nothing behind; once is enough."""
+        """Remove all hooks of this object; a second call does nothing."""
         model = self._model()
         if self._hooks and model is not None:
             _WATCHED.discard(model)
@@ -76,7 +76,7 @@ class Watch:
         self._ready = time.perf_counter()
         if self._awaited and not self._begun:
             self._begun = True
-            # queued from the first callback, the second one runs behind DDP's own
+            # queued from the first callback, the second one runs after DDP's own
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: engine.queue_callback(self._on_end))
 
@@ -101,7 +101,7 @@ def _remove(hooks: list[Any]) -> None:
 
 
 def not_copied() -> StateError:
-    """What is to be raised if a model is copied or pickled together with what thinwire added to it."""
+    """The error for a model that is copied or pickled with a handle."""
     return StateError("a handle cannot be copied or pickled; save handle.state_dict() and attach again.")
 
 
