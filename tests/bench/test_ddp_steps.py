@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from thinwire import QSGD, Codec, TopK
-from thinwire.bench.ddp import (
+from thinwire_lab.bench.ddp import (
     HOOKS,
     WORKLOADS,
     DdpVerdict,
@@ -20,9 +20,9 @@ from thinwire.bench.ddp import (
     trace_ddp,
     verdict,
 )
-from thinwire.bench.results import BenchError, verdicts
-from thinwire.bench.trace import MAIN, Event, Recorder, _watched_stage, chrome_events
-from thinwire.recipes import RecipeError, build_model
+from thinwire_lab.bench.results import BenchError, verdicts
+from thinwire_lab.bench.trace import MAIN, Event, Recorder, _watched_stage, chrome_events
+from thinwire_lab.recipes import RecipeError, build_model
 
 TINY = Workload("vgg", 2, options={"width": 8})
 ABOUT = {"model": "vgg", "parameters": 10, "ranks": 4, "batch": 4}

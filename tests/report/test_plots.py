@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.report.made_up import WAYS, Way, failed_run, write_results
-from thinwire.report.extras import ReportError
-from thinwire.report.plots import export_plots
+from thinwire_lab.report.extras import ReportError
+from thinwire_lab.report.plots import export_plots
 
 ALL = ["accuracy", "loss", "speed", "parts", "layers"]
 
