@@ -180,7 +180,7 @@ def test_no_codec_beats_none(tmp_path: Path) -> None:
 
 def test_missing_library_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ReportError, match=r"^drawing needs plotly, .*: pip install 'thinwire\[report\]'$"):
+    with pytest.raises(ReportError, match=r"^drawing needs plotly, .*: pip install 'thinwire-lab\[report\]'$"):
         write_page(tmp_path / "results.jsonl", tmp_path / "report.html")
 
 
