@@ -7,7 +7,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-TREES := $(wildcard src tests benchmarks examples)
+LAB := packages/thinwire-lab
+TREES := $(wildcard src $(LAB)/src tests benchmarks examples)
 
 .PHONY: demo comparison bench test check docs pytest install clean
 
@@ -58,13 +59,13 @@ comparison: $(STAMP)
 	$(COMPARE) --seeds 1 --codecs fp16 --baseline "torch-fp16, torch-powersgd"
 	$(BIN)/python -m thinwire report $(COMPARISON).jsonl -o $(COMPARISON).html --markdown $(COMPARISON).md
 
-# Editable: Python sources are used in place; what is compiled or declared is installed anew when it changes.
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt src/thinwire/_version.py native $(wildcard native/*)
+# Both packages. Editable: Python sources are used in place; what is compiled or declared is installed anew when it changes.
+$(STAMP): pyproject.toml $(LAB)/pyproject.toml constraints.txt CMakeLists.txt src/thinwire/_version.py native $(wildcard native/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]' --editable $(LAB)
 	$(BIN)/python -c 'import thinwire._native'
 	touch $@
 
 clean:
 	rm -rf $(VENV) .cache build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis src/thinwire/_native*.so
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src $(LAB) tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

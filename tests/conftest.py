@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from thinwire.recipes import Images
+from thinwire_lab.recipes import Images
 
 torch.set_num_threads(1)
 

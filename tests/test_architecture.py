@@ -1,10 +1,12 @@
-"""The shape of the project: who may import whom, how long things may be, and what no file may contain."""
+"""The shape of the project: who may import whom, how long things may be, and what files and wheels may contain."""
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,16 @@ import pytest
 from thinwire.core.stage import DeliveryStage, InputStage, Stage, Transform, WireCoder
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "src" / "thinwire"
+PACKAGES = {"thinwire": ROOT / "src" / "thinwire", "thinwire_lab": ROOT / "packages/thinwire-lab/src/thinwire_lab"}
 
 # Lowest first. A unit imports from its own row or the rows before it; two units of one row never import each other
 # both ways. The façade is thinwire/__init__.py: it offers what api gathers, and only what lies above may use it.
+# Units of thinwire_lab have its name in front. The library never imports one of them.
 FACADE = "__init__"
 LAYERS = (
     {"_version", "errors"},
     {"_native", "kernels"},
+    {"machine"},
     {"core"},
     {"stages"},
     {"presets"},
@@ -27,9 +31,10 @@ LAYERS = (
     {"ddp", "tuning"},
     {"api", "extend"},
     {FACADE},
-    {"lab", "recipes", "bench", "compare", "report"},
     {"cli"},
     {"__main__"},
+    {f"thinwire_lab.{name}" for name in (FACADE, "lab", "recipes", "bench", "compare", "report")},
+    {"thinwire_lab.cli"},
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 NO_NETWORK = {"errors", "kernels", "core", "stages", "presets"}
@@ -39,11 +44,14 @@ MAX_FUNCTION_LINES = 60
 MAX_CONTRACT_MEMBERS = 20  # that the author of a stage must read
 MAX_AVERAGE_BRANCHES = 25  # core/average.py is read first: choices for speed belong in core/route.py
 EMPTY_NAMES = {"utils", "util", "helpers", "common", "misc"}
+MAX_WHEEL_BYTES = 1_500_000  # of the library, compressed
 
 
 def unit_of(parts: tuple[str, ...]) -> str:
-    """The layer's name of a path inside the package: ('core', 'slot') and ('core', '__init__') both belong to core."""
-    return parts[0] if parts else FACADE
+    """The layer of a module: ('thinwire', 'core', 'slot') and ('thinwire', 'core', '__init__') both belong to core."""
+    package, *inside = parts
+    unit = inside[0] if inside else FACADE
+    return unit if package == "thinwire" else f"{package}.{unit}"
 
 
 def dotted_imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
@@ -60,24 +68,25 @@ def dotted_imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[in
 def imported_unit(name: str) -> str | None:
     """The layer behind an imported name, the façade for a public name, None for other packages."""
     head, *rest = name.split(".")
-    if head != "thinwire":
+    if head not in PACKAGES:
         return None
-    return rest[0] if rest and (rest[0] in LEVEL or is_module(rest[0])) else FACADE
+    unit = unit_of((head, *rest[:1]))
+    return unit if rest and (unit in LEVEL or is_module(PACKAGES[head] / rest[0])) else unit_of((head,))
 
 
-def is_module(name: str) -> bool:
-    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()
+def is_module(path: Path) -> bool:
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def import_faults(sources: dict[tuple[str, ...], str]) -> list[str]:
-    """What is wrong with the imports of these modules (path inside the package -> source text)."""
+    """What is wrong with the imports of these modules (package and path inside it -> source text)."""
     faults, sideways = [], set()
     for path, text in sources.items():
-        unit = unit_of(path) if path != (FACADE,) else FACADE
+        unit = unit_of(path)
         if unit not in LEVEL:
             faults.append(f"{'/'.join(path)}: {unit} has no place in LAYERS")
             continue
-        for line, name in dotted_imports(ast.parse(text), ("thinwire", *path[:-1])):
+        for line, name in dotted_imports(ast.parse(text), path[:-1]):
             target = imported_unit(name)
             if target is None or target == unit:
                 continue
@@ -141,14 +150,19 @@ def project_files() -> list[Path]:
     try:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
     except (OSError, subprocess.CalledProcessError):  # an unpacked archive: no repository, or no git
-        listed = [str(p.relative_to(ROOT)) for d in ("src", "tests", "native", "docs") for p in (ROOT / d).rglob("*")]
+        listed = [
+            str(p.relative_to(ROOT))
+            for d in ("src", "packages", "tests", "native", "docs")
+            for p in (ROOT / d).rglob("*")
+        ]
     return [ROOT / name for name in listed if name and (ROOT / name).is_file()]
 
 
 def package_sources() -> dict[tuple[str, ...], str]:
     return {
-        path.relative_to(PACKAGE).with_suffix("").parts: path.read_text(encoding="utf-8")
-        for path in sorted(PACKAGE.rglob("*.py"))
+        (name, *path.relative_to(folder).with_suffix("").parts): path.read_text(encoding="utf-8")
+        for name, folder in PACKAGES.items()
+        for path in sorted(folder.rglob("*.py"))
     }
 
 
@@ -162,13 +176,25 @@ def test_imports_go_one_way() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "fault"),
     [
-        (("kernels", "quantise"), "from thinwire.core.slot import Slot", "kernels must not import core"),
-        (("kernels", "quantise"), "from ..core import slot", "kernels must not import core"),
-        (("stages", "pca"), "def f() -> None:\n    import thinwire.worlds.simulated", "stages must not import worlds"),
-        (("core", "codec"), "from thinwire import stages", "core must not import stages"),
-        (("core", "codec"), "from thinwire import Codec", "core must not import __init__"),
-        (("__init__",), "from .report import page", "__init__ must not import report"),
-        (("colours",), "", "colours has no place in LAYERS"),
+        (("thinwire", "kernels", "quantise"), "from thinwire.core.slot import Slot", "kernels must not import core"),
+        (("thinwire", "kernels", "quantise"), "from ..core import slot", "kernels must not import core"),
+        (
+            ("thinwire", "stages", "pca"),
+            "def f() -> None:\n    import thinwire.worlds.simulated",
+            "stages must not import worlds",
+        ),
+        (("thinwire", "core", "codec"), "from thinwire import stages", "core must not import stages"),
+        (("thinwire", "core", "codec"), "from thinwire import Codec", "core must not import __init__"),
+        (("thinwire", "__init__"), "from .cli import main", "__init__ must not import cli"),
+        (("thinwire", "cli", "doctor"), "import thinwire_lab.lab", "cli must not import thinwire_lab.lab"),
+        (("thinwire", "cli", "doctor"), "import thinwire_lab", "cli must not import thinwire_lab.__init__"),
+        (
+            ("thinwire_lab", "lab", "rates"),
+            "from ..cli import app",
+            "thinwire_lab.lab must not import thinwire_lab.cli",
+        ),
+        (("thinwire_lab", "colours"), "", "thinwire_lab.colours has no place in LAYERS"),
+        (("thinwire", "colours"), "", "colours has no place in LAYERS"),
     ],
 )
 def test_a_wrong_import_is_found(path: tuple[str, ...], text: str, fault: str) -> None:
@@ -178,8 +204,8 @@ def test_a_wrong_import_is_found(path: tuple[str, ...], text: str, fault: str) -
 
 def test_a_circle_within_a_row_is_found() -> None:
     circle: dict[tuple[str, ...], str] = {
-        ("ddp", "hook"): "import thinwire.tuning",
-        ("tuning", "tuner"): "from thinwire.ddp.lane import Lane",
+        ("thinwire", "ddp", "hook"): "import thinwire.tuning",
+        ("thinwire", "tuning", "tuner"): "from thinwire.ddp.lane import Lane",
     }
     assert import_faults(circle) == ["ddp and tuning import each other"]
 
@@ -187,10 +213,13 @@ def test_a_circle_within_a_row_is_found() -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        (("core", "codec"), "from thinwire.kernels import quantise\nfrom .slot import Slot\nimport torch"),
-        (("__init__",), "from thinwire.core.codec import Codec\nfrom .ddp import attach"),
-        (("cli",), "import thinwire\nfrom thinwire import Codec, lab"),
-        (("recipes", "loop"), "from ..report.record import Record"),
+        (("thinwire", "core", "codec"), "from thinwire.kernels import quantise\nfrom .slot import Slot\nimport torch"),
+        (("thinwire", "__init__"), "from thinwire.core.codec import Codec\nfrom .ddp import attach"),
+        (("thinwire", "cli"), "import thinwire\nfrom thinwire import Codec, core"),
+        (
+            ("thinwire_lab", "recipes", "loop"),
+            "from ..report.record import Record\nfrom thinwire.core.slot import Slot",
+        ),
     ],
 )
 def test_a_right_import_passes(path: tuple[str, ...], text: str) -> None:
@@ -230,7 +259,7 @@ def test_the_contract_of_a_stage_is_small(of: type) -> None:
 
 
 def test_the_average_of_a_tensor_can_be_read_at_once() -> None:
-    text = SOURCES["core", "average"]
+    text = SOURCES["thinwire", "core", "average"]
     assert branch_points(text) <= MAX_AVERAGE_BRANCHES
     assert dict(function_lengths(text))["average"] <= MAX_FUNCTION_LINES
 
@@ -270,7 +299,7 @@ def test_a_docstring_adds_no_length_and_code_does() -> None:
 
 def test_module_names_say_something() -> None:
     assert [p for p in SOURCES if EMPTY_NAMES & {part.lstrip("_") for part in p}] == []
-    top = {unit_of(p) for p in SOURCES} - {FACADE, "__main__"}
+    top = {p[1] for p in SOURCES} - {FACADE, "__main__"}
     assert top & sys.stdlib_module_names == set()
 
 
@@ -291,3 +320,30 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
 def test_a_place_on_a_machine_is_found(place: str) -> None:
     assert MACHINE_PATH.search(f"see /{place}")
     assert not MACHINE_PATH.search(f"https://example.org/{place}")
+
+
+def wheel_files(package: Path) -> list[Path]:
+    """What a wheel of this package would hold beside compiled kernels: the project's files in its folder."""
+    return [path for path in project_files() if path.is_relative_to(package)]
+
+
+def compressed_bytes(paths: Iterable[Path]) -> int:
+    return sum(len(zlib.compress(path.read_bytes())) for path in paths)
+
+
+def test_the_library_is_code_alone() -> None:
+    """No data set, no template of a report: they come with thinwire-lab."""
+    files = wheel_files(PACKAGES["thinwire"])
+    assert PACKAGES["thinwire"] / "__init__.py" in files
+    assert [path for path in files if path.suffix != ".py" and path.name != "py.typed"] == []
+
+
+def test_the_wheel_of_the_library_is_small() -> None:
+    spec = importlib.util.find_spec("thinwire._native")
+    kernels = [Path(spec.origin)] if spec is not None and spec.origin is not None else []
+    assert compressed_bytes([*wheel_files(PACKAGES["thinwire"]), *kernels]) < MAX_WHEEL_BYTES
+
+
+def test_the_data_set_alone_would_exceed_the_limit() -> None:
+    """So it cannot slip in."""
+    assert compressed_bytes(PACKAGES["thinwire_lab"].rglob("*.xz")) > MAX_WHEEL_BYTES

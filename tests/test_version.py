@@ -1,4 +1,4 @@
-"""One version in four places: the package, the change log, the citation and the installed metadata."""
+"""One version in all places: both packages, the change log, the citation and the installed metadata."""
 
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -26,9 +26,20 @@ def test_the_citation_has_this_version_and_the_four_papers() -> None:
     assert len(citation["references"]) == 4
 
 
-def test_the_installed_metadata_has_this_version() -> None:
+def test_the_second_package_has_this_version_and_needs_it() -> None:
+    declared = (ROOT / "packages" / "thinwire-lab" / "pyproject.toml").read_text(encoding="utf-8")
+    assert re.findall(r'^version = "(.+)"$', declared, re.MULTILINE) == [__version__]
+    assert re.findall(r'"thinwire==(.+?)"', declared) == [__version__]
+
+
+def test_both_packages_have_the_same_licence() -> None:
+    assert (ROOT / "packages" / "thinwire-lab" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+@pytest.mark.parametrize("package", ["thinwire", "thinwire-lab"])
+def test_the_installed_metadata_has_this_version(package: str) -> None:
     try:
-        installed = version("thinwire")
+        installed = version(package)
     except PackageNotFoundError:
-        pytest.skip("thinwire is used from the source tree without being installed")
+        pytest.skip(f"{package} is used from the source tree without being installed")
     assert installed == __version__

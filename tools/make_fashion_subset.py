@@ -2,8 +2,8 @@
 
     python tools/make_fashion_subset.py COMPLETE [--train 8400] [--test 2000]
 
-COMPLETE is an .npz file or a folder of IDX files, as `thinwire.recipes.load_images` takes them. The result is an .npz
-without its own compression inside xz, which is a seventh smaller than a compressed .npz.
+COMPLETE is an .npz file or a folder of IDX files, as `thinwire_lab.recipes.load_images` takes them. The result is an
+.npz without its own compression inside xz, which is a seventh smaller than a compressed .npz.
 """
 
 import argparse
@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from thinwire.recipes.archives import Array, read_images
+from thinwire_lab.recipes.archives import Array, read_images
 
-TARGET = Path(__file__).parents[1] / "src" / "thinwire" / "recipes" / "data" / "fashion-subset.npz.xz"
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "packages/thinwire-lab/src/thinwire_lab/recipes/data/fashion-subset.npz.xz"
 
 
 def first_of_each_class(labels: Array, count: int) -> Array:

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "against"
 KEPT = 8  # installations
-NOT_BUILT = {"benchmarks", "docs", "examples", "tests", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"}
+NOT_BUILT = {"benchmarks", "docs", "examples", "packages", "tests", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"}
 BUILD_TIMEOUT = 1200.0  # seconds
 GIT_TIMEOUT = 60.0
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from thinwire.cli import app
-from thinwire.cli import bench as bench_commands
+from thinwire_lab.cli import bench as bench_commands
 
 QUICK = ("bench", "kernels", "--only", "sign", "--sizes", "4k", "--threads", "1", "--turns", "1")
 
@@ -81,7 +81,7 @@ def test_a_file_of_ones_own(elsewhere: Path) -> None:
 def test_thin_links_are_left_out_where_they_cannot_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("thinwire.lab.why_no_thin_links", lambda: "no permission")
+    monkeypatch.setattr("thinwire_lab.lab.why_no_thin_links", lambda: "no permission")
     assert bench_commands._links("1gbit, none", (), or_loopback=True) == ["none"]
     assert "1gbit are left out: no permission" in capsys.readouterr().err
     assert bench_commands._links(None, ("1gbit", "none"), or_loopback=False) == ["1gbit", "none"]

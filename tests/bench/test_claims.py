@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire.bench import claims, claims_errors, claims_gradiveq, claims_page, claims_support, claims_variance
-from thinwire.bench.claims_findings import FAILS, HOLDS, PARTLY, Claim, Figures, Finding, percent, verdict
-from thinwire.bench.claims_gradiveq_findings import age_finding, dip, linear_finding, order_finding
-from thinwire.bench.claims_plots import save_plots
-from thinwire.bench.claims_recording import Recording, record
-from thinwire.bench.claims_recovery import Recovery, Setting, recoveries, recovery_finding
-from thinwire.recipes import Images, Recipe
-from thinwire.recipes.simulated import RecordedStep
+from benchmarks.claims import errors, gradiveq, measurements, page, support, variance
+from benchmarks.claims.findings import FAILS, HOLDS, PARTLY, Claim, Figures, Finding, percent, verdict
+from benchmarks.claims.gradiveq_findings import age_finding, dip, linear_finding, order_finding
+from benchmarks.claims.plots import save_plots
+from benchmarks.claims.recording import Recording, record
+from benchmarks.claims.recovery import Recovery, Setting, recoveries, recovery_finding
+from thinwire_lab.recipes import Images, Recipe
+from thinwire_lab.recipes.simulated import RecordedStep
 
 SHAPE = (16, 8, 3, 3)
 
@@ -44,39 +44,39 @@ def recording() -> Recording:
 # GradiVeQ.
 
 
-@pytest.mark.parametrize("codec", claims_gradiveq.LINEAR)
+@pytest.mark.parametrize("codec", gradiveq.LINEAR)
 def test_linear_chains_are_linear(codec: str) -> None:
-    assert claims_gradiveq.linearity(codec, "layer", wide_steps()) < 1e-5
+    assert gradiveq.linearity(codec, "layer", wide_steps()) < 1e-5
 
 
 def test_a_chain_that_is_not_linear_is_found_out() -> None:
-    assert claims_gradiveq.linearity("topk(density=0.1)", "layer", wide_steps()) > 1e-2
+    assert gradiveq.linearity("topk(density=0.1)", "layer", wide_steps()) > 1e-2
 
 
 def test_the_ring_gives_what_the_all_reduce_gives() -> None:
-    assert claims_gradiveq.ring_deviation(claims_gradiveq.LINEAR[0], "layer", wide_steps()) < 1e-5
+    assert gradiveq.ring_deviation(gradiveq.LINEAR[0], "layer", wide_steps()) < 1e-5
 
 
 def test_encoding_at_every_hop_costs() -> None:
-    errors = claims_gradiveq.hop_errors("layer", wide_steps(), "qsgd(bits=4)")
+    errors = gradiveq.hop_errors("layer", wide_steps(), "qsgd(bits=4)")
     assert errors["ring"] > errors["sharded"] > 0
 
 
 def test_more_coefficients_lose_less() -> None:
     steps = low_rank_steps(140, rank=30)
-    lost = [claims_gradiveq.energy_lost(steps, claims_gradiveq.DEFAULT, ratio) for ratio in (24, 8, 4, 2)]
+    lost = [gradiveq.energy_lost(steps, gradiveq.DEFAULT, ratio) for ratio in (24, 8, 4, 2)]
     assert lost == sorted(lost, reverse=True)
     assert lost[0] > 0.5
     assert lost[-1] < 0.01  # 36 coefficients for a rank of 30
 
 
 def test_no_basis_gives_no_number() -> None:
-    assert math.isnan(claims_gradiveq.energy_lost(torch.zeros(140, *SHAPE), claims_gradiveq.DEFAULT, 8))
+    assert math.isnan(gradiveq.energy_lost(torch.zeros(140, *SHAPE), gradiveq.DEFAULT, 8))
 
 
 def test_a_basis_ages_when_its_space_turns() -> None:
     still, other = low_rank_steps(140), low_rank_steps(40, seed=1)
-    curve = claims_gradiveq.age_curve({"layer": torch.cat([still, other])}, claims_gradiveq.DEFAULT, 8, 0)
+    curve = gradiveq.age_curve({"layer": torch.cat([still, other])}, gradiveq.DEFAULT, 8, 0)
     assert len(curve) == 4
     assert max(curve[:2]) < 0.01
     assert min(curve[2:]) > 0.5
@@ -84,52 +84,52 @@ def test_a_basis_ages_when_its_space_turns() -> None:
 
 def test_a_dip_is_seen_at_multiples_of_the_period() -> None:
     lengths = [90, 95, 100, 105, 110]
-    found = claims_gradiveq.Sweep("", 8, 100, lengths, {"form": [0.5, 0.5, 0.1, 0.5, math.nan]})
+    found = gradiveq.Sweep("", 8, 100, lengths, {"form": [0.5, 0.5, 0.1, 0.5, math.nan]})
     assert dip(found, "form") == pytest.approx(0.2)
 
 
 # Errors.
 
 
-@pytest.mark.parametrize("text", [t for texts in claims_errors.SELECTORS.values() for t in texts[:1]])
+@pytest.mark.parametrize("text", [t for texts in errors.SELECTORS.values() for t in texts[:1]])
 def test_selections_lose_some_but_not_all(recording: Recording, text: str) -> None:
-    point = claims_errors.measure(text, recording.series, recording.weights)
+    point = errors.measure(text, recording.series, recording.weights)
     assert 0 < point.lost < 1
     assert 0 < point.bits < 32
 
 
 @pytest.mark.parametrize("family", ["qsgd", "alq", "hadamard | qsgd", "rangefloat", "integers"])
 def test_more_bits_lose_less(recording: Recording, family: str) -> None:
-    (points,) = claims_errors.curves({family: claims_errors.QUANTISERS[family]}, recording.series).values()
+    (points,) = errors.curves({family: errors.QUANTISERS[family]}, recording.series).values()
     lost = [point.lost for point in points]
     assert lost == sorted(lost, reverse=True)
 
 
 @pytest.mark.parametrize(("text", "bits"), [("fp16", 16), ("qsgd(bits=4, bucket=128)", 4.25), ("sign(bucket=64)", 2)])
 def test_bits_are_those_of_a_message(recording: Recording, text: str, bits: float) -> None:
-    assert claims_errors.measure(text, recording.series).bits == pytest.approx(bits, rel=0.05)
+    assert errors.measure(text, recording.series).bits == pytest.approx(bits, rel=0.05)
 
 
 def test_a_chain_that_agrees_counts_what_it_sums_once(recording: Recording) -> None:
-    assert claims_errors.measure("pca(ratio=8, warmup=0, sample=60)", recording.series).bits == pytest.approx(4.0)
+    assert errors.measure("pca(ratio=8, warmup=0, sample=60)", recording.series).bits == pytest.approx(4.0)
 
 
 def test_losses_are_read_between_points() -> None:
-    points = [claims_errors.Point(1, 0.4), claims_errors.Point(4, 0.1)]
-    assert claims_errors.at_bits(points, 2) == pytest.approx(0.2)
-    assert claims_errors.at_bits(points, 5) is None
+    points = [errors.Point(1, 0.4), errors.Point(4, 0.1)]
+    assert errors.at_bits(points, 2) == pytest.approx(0.2)
+    assert errors.at_bits(points, 5) is None
 
 
 def test_the_fft_wins_on_waves_and_loses_on_noise() -> None:
-    signals = claims_errors.made_up_signals(1 << 13)
-    wins = {n: claims_errors.rivalry(n, signal).wins(claims_errors.RIVALS) for n, signal in signals.items()}
+    signals = errors.made_up_signals(1 << 13)
+    wins = {n: errors.rivalry(n, signal).wins(errors.RIVALS) for n, signal in signals.items()}
     assert wins == {"white noise": False, "two slow waves and noise": True}
 
 
 def test_the_fft_gains_nothing_from_shuffled_numbers() -> None:
-    waves = claims_errors.made_up_signals(1 << 13)["two slow waves and noise"]
-    in_order, mixed = (claims_errors.rivalry("", s).lost for s in (waves, claims_errors.shuffled(waves)))
-    assert (mixed[claims_errors.FFT] or 0) > 3 * (in_order[claims_errors.FFT] or 0)
+    waves = errors.made_up_signals(1 << 13)["two slow waves and noise"]
+    in_order, mixed = (errors.rivalry("", s).lost for s in (waves, errors.shuffled(waves)))
+    assert (mixed[errors.FFT] or 0) > 3 * (in_order[errors.FFT] or 0)
 
 
 def test_the_share_regained() -> None:
@@ -141,30 +141,30 @@ def test_the_share_regained() -> None:
 
 
 def test_exponential_levels_suit_heavy_tails() -> None:
-    heavy = claims_variance.variances(claims_variance.tails(1 << 13)["Student t3"], 4, 8192)
+    heavy = variance.variances(variance.tails(1 << 13)["Student t3"], 4, 8192)
     assert heavy["NUQSGD"] < heavy["QSGD"]
     assert heavy["NUQSGDinf"] < heavy["QSGDinf"]
 
 
 def test_uniform_levels_suit_light_tails() -> None:
-    light = claims_variance.variances(claims_variance.tails(1 << 13)["Gaussian"], 4, 512)
+    light = variance.variances(variance.tails(1 << 13)["Gaussian"], 4, 512)
     assert min(light, key=lambda name: light[name]) == "QSGDinf"
 
 
 def test_bounds_hold_and_bias_is_seen() -> None:
-    tails = claims_variance.tails(512)
-    assert 0 < claims_variance.used_share_of_bound("NUQSGD", tails) <= 1
-    assert 0 < claims_variance.used_share_of_bound("QSGD", tails) <= 1
+    tails = variance.tails(512)
+    assert 0 < variance.used_share_of_bound("NUQSGD", tails) <= 1
+    assert 0 < variance.used_share_of_bound("QSGD", tails) <= 1
     x = tails["Gaussian"]
-    assert claims_variance.mean_deviation("qsgd(bits=4)", x, 200) == pytest.approx(1, abs=0.15)
-    assert claims_variance.mean_deviation("hadamard | ternary(clip=1)", x, 200) > 1.5  # clipping is biased
+    assert variance.mean_deviation("qsgd(bits=4)", x, 200) == pytest.approx(1, abs=0.15)
+    assert variance.mean_deviation("hadamard | ternary(clip=1)", x, 200) > 1.5  # clipping is biased
 
 
 # Support.
 
 
 def test_only_the_union_of_local_choices_grows() -> None:
-    found = claims_support.support(Recording("made up", {}, {}, wide_steps(4)), (2, 8))
+    found = support.support(Recording("made up", {}, {}, wide_steps(4)), (2, 8))
     growth = {name: each[1].density / each[0].density for name, each in found.exchanges.items()}
     assert growth["local top-k, union"] > 2
     assert growth["importance, 2 mask nodes"] < 1.2
@@ -174,7 +174,7 @@ def test_only_the_union_of_local_choices_grows() -> None:
 
 
 def test_element_and_wire_ratio_differ_by_the_masks() -> None:
-    found = claims_support.exchange(wide_steps(4), 4, "importance(density=1/64, mask_nodes=1)")
+    found = support.exchange(wide_steps(4), 4, "importance(density=1/64, mask_nodes=1)")
     assert found.element_ratio == pytest.approx(64, rel=0.03)
     assert 20 < found.wire_ratio < found.element_ratio
 
@@ -192,8 +192,8 @@ def test_shares_are_written_short(share: float, text: str) -> None:
 
 
 def test_findings_have_claims(recording: Recording, small_images: Images) -> None:
-    sweep = claims_gradiveq.sweep_lengths("layer", recording.series["layer"], 8, [120, 128, 136])
-    ages = claims_gradiveq.Ages("made up", {"early": [0.1, 0.4], "late": [0.1, 0.1]})
+    sweep = gradiveq.sweep_lengths("layer", recording.series["layer"], 8, [120, 128, 136])
+    ages = gradiveq.Ages("made up", {"early": [0.1, 0.4], "late": [0.1, 0.1]})
     recipe = Recipe(model="mlp", model_options={"width": 8}, batch=4, steps=6, warmup=2)
     runs = recoveries([Setting("tiny", recipe, (0,), (0.5,))], small_images)
     findings = [linear_finding([recording]), order_finding([sweep]), age_finding([ages]), recovery_finding(runs)]
@@ -206,7 +206,7 @@ def test_the_page_has_a_row_for_each_claim(tmp_path: Path) -> None:
     made = [Claim("paper", f"claim {n}", "2x", "3x", HOLDS) for n in range(3)]
     finding = Finding("key", "Title", made, [Figures("Caption", ("a",), [["`x | y`"]])], ["It loses."], "picture")
     drawn = {"picture": (2.0, lambda figure: figure.subplots().plot([1, 2]))}
-    claims.write_claims(tmp_path / "claims.md", [finding], drawn, {"command": "claims.py"})
+    measurements.write_claims(tmp_path / "claims.md", [finding], drawn, {"command": "claims"})
     text = (tmp_path / "claims.md").read_text()
     assert text.count("| paper | claim ") == 3 + 1  # and the header
     assert "Not measured yet." in text
@@ -220,12 +220,12 @@ def test_convergence_comes_from_its_file(tmp_path: Path) -> None:
     path.write_text(
         json.dumps({"summary": [{"codec": "sign", "accuracies": [0.8, 0.9], "none": [0.9], "wire_ratio": 28.4}]})
     )
-    assert "| `sign` | 85.00 % | 90.00 % | -5.00 | 28.4x | 2 |" in claims_page.convergence_text(path)
+    assert "| `sign` | 85.00 % | 90.00 % | -5.00 | 28.4x | 2 |" in page.convergence_text(path)
 
 
 def test_no_folder_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["claims.py", "--text", "/a/b/text.xz"])
-    assert claims.public_circumstances()["command"] == "claims.py --text text.xz"
+    monkeypatch.setattr("sys.argv", ["claims/__main__.py", "--text", "/a/b/text.xz"])
+    assert measurements.public_circumstances()["command"] == "claims --text text.xz"
 
 
 def test_all_measurements_are_drawn(recording: Recording, small_images: Images, tmp_path: Path) -> None:
@@ -234,6 +234,6 @@ def test_all_measurements_are_drawn(recording: Recording, small_images: Images, 
     )
     assert recorded.steps == 6
     assert len(recorded.wide[0].gradients) == 16
-    findings, drawings = claims.measure_claims([recording], "variance", tell=lambda text: None)
+    findings, drawings = measurements.measure_claims([recording], "variance", tell=lambda text: None)
     assert [finding.key for finding in findings] == ["variance"]
     assert [path.name for path in save_plots(tmp_path, drawings)] == ["variance.svg"]

@@ -3,8 +3,9 @@
 import pytest
 
 from thinwire import Codec
-from thinwire.bench import collectives
-from thinwire.bench.collectives import (
+from thinwire.errors import CodecError
+from thinwire_lab.bench import collectives
+from thinwire_lab.bench.collectives import (
     GRADIVEQ,
     NUMEL,
     CollectiveRow,
@@ -12,8 +13,7 @@ from thinwire.bench.collectives import (
     collective_table,
     turns_in_span,
 )
-from thinwire.bench.results import record_of, verdicts
-from thinwire.errors import CodecError
+from thinwire_lab.bench.results import record_of, verdicts
 
 
 def row(

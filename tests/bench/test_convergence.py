@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.bench.convergence import CODECS, RANKS, measure, read_runs, summary
-from thinwire.recipes.compressed import CompressedAverage
-from thinwire.recipes.recipe import RECIPES, load_data
-from thinwire.recipes.simulated import train_simulated
+from benchmarks.convergence import CODECS, RANKS, measure, read_runs, summary
+from thinwire_lab.recipes.compressed import CompressedAverage
+from thinwire_lab.recipes.recipe import RECIPES, load_data
+from thinwire_lab.recipes.simulated import train_simulated
 
 SHORT = replace(RECIPES["fashion-tiny"], steps=40, batch=16, test_limit=200)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from thinwire.bench.ddp import (
+from thinwire_lab.bench.ddp import (
     HOOKS,
     WORKLOADS,
     DdpVerdict,
@@ -18,8 +18,8 @@ from thinwire.bench.ddp import (
     trace_ddp,
     verdict,
 )
-from thinwire.bench.results import BenchError, verdicts
-from thinwire.recipes import RecipeError, build_model
+from thinwire_lab.bench.results import BenchError, verdicts
+from thinwire_lab.recipes import RecipeError, build_model
 
 TINY = Workload("vgg", 2, options={"width": 8})
 ABOUT = {"model": "vgg", "parameters": 10, "ranks": 4, "batch": 4}

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire.bench import growth
-from thinwire.bench.growth import COPY, MemoryRow, RankGrowth, SizeGrowth, exponent, grow_ranks, grow_sizes, weigh
-from thinwire.bench.results import BenchError, verdicts
+from thinwire_lab.bench import growth
+from thinwire_lab.bench.growth import COPY, MemoryRow, RankGrowth, SizeGrowth, exponent, grow_ranks, grow_sizes, weigh
+from thinwire_lab.bench.results import BenchError, verdicts
 
 SIZES = [2**12, 2**18, 2**20, 2**22]
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from thinwire.bench import kernels
-from thinwire.bench.kernel_subjects import EAGER, MASK, PEERS, subject
-from thinwire.bench.kernels import TARGETS, KernelRow, bench_kernels, kernel_table
-from thinwire.bench.results import BenchError, at_least, missed, verdicts
+from thinwire_lab.bench import kernels
+from thinwire_lab.bench.kernel_subjects import EAGER, MASK, PEERS, subject
+from thinwire_lab.bench.kernels import TARGETS, KernelRow, bench_kernels, kernel_table
+from thinwire_lab.bench.results import BenchError, at_least, missed, verdicts
 
 NUMEL = 4096
 

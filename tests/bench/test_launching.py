@@ -2,8 +2,8 @@
 
 import pytest
 
-from thinwire.bench.launching import _reason, launched
-from thinwire.bench.results import BenchError
+from thinwire_lab.bench.launching import _reason, launched
+from thinwire_lab.bench.results import BenchError
 
 
 def test_the_line_that_names_an_error_is_the_reason() -> None:
@@ -17,5 +17,5 @@ def test_the_line_that_names_an_error_is_the_reason() -> None:
 @pytest.mark.distributed
 @pytest.mark.timeout(120)
 def test_workers_that_fail() -> None:
-    with pytest.raises(BenchError, match=r"thinwire\.bench\.nowhere ended with code 1: .*No module named"):
-        launched("thinwire.bench.nowhere", {}, 1, "none")
+    with pytest.raises(BenchError, match=r"thinwire_lab\.bench\.nowhere ended with code 1: .*No module named"):
+        launched("thinwire_lab.bench.nowhere", {}, 1, "none")

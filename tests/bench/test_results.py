@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire.bench import results
-from thinwire.bench.results import BenchError, Target, at_least, at_most, beside_target, missed, record_of
+from thinwire_lab.bench import results
+from thinwire_lab.bench.results import BenchError, Target, at_least, at_most, beside_target, missed, record_of
 
 
 @dataclass(frozen=True)

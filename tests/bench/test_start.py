@@ -2,8 +2,8 @@
 
 import pytest
 
-from thinwire.bench.results import BenchError, at_most, verdicts
-from thinwire.bench.start import StartRow, bench_start, import_seconds, start_table
+from thinwire_lab.bench.results import BenchError, at_most, verdicts
+from thinwire_lab.bench.start import StartRow, bench_start, import_seconds, start_table
 
 
 def test_the_time_of_a_statement_is_that_behind_torch() -> None:
@@ -26,7 +26,7 @@ def test_seconds_have_a_limit() -> None:
 @pytest.mark.distributed
 @pytest.mark.timeout(200)
 def test_attaching_on_two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thinwire.bench.start.import_seconds", lambda statement: (2.0, 0.1))
+    monkeypatch.setattr("thinwire_lab.bench.start.import_seconds", lambda statement: (2.0, 0.1))
     *imports, attached = bench_start(turns=1, layers=4)
     assert [(row.seconds, row.baseline_seconds) for row in imports] == [(0.1, 2.0)] * 2
     assert attached.seconds > 0

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from thinwire import __version__
 from thinwire.cli import app
-from thinwire.cli.compare import _lab_spec
-from thinwire.lab import LabError
+from thinwire_lab.cli.compare import _lab_spec
+from thinwire_lab.lab import LabError
 
 
 def invoke(*arguments: str, code: int = 0) -> str:
@@ -119,14 +119,14 @@ def test_training_in_one_process(tmp_path: Path) -> None:
 def test_without_thin_links_the_demo_falls_back_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("thinwire.lab.why_no_thin_links", lambda: LabError("no namespaces here"))
+    monkeypatch.setattr("thinwire_lab.lab.why_no_thin_links", lambda: LabError("no namespaces here"))
     assert _lab_spec(4, "100mbit", "0ms", or_loopback=True).is_loopback
     assert "no namespaces here" in capsys.readouterr().err
     assert not _lab_spec(4, "100mbit", "0ms", or_loopback=False).is_loopback
 
 
 def test_a_report_of_nothing_is_an_error(tmp_path: Path) -> None:
-    pytest.importorskip("thinwire.report.page")
+    pytest.importorskip("thinwire_lab.report.page")
     text = invoke("report", str(tmp_path / "nowhere.jsonl"), code=2)
     assert "nowhere.jsonl" in text
 

@@ -11,8 +11,9 @@ from tests.installed import install
 from thinwire import PRESETS, STAGES
 from thinwire.cli import app
 from thinwire.cli import completion as known
-from thinwire.compare.contenders import BASELINES
-from thinwire.recipes import RECIPES
+from thinwire_lab.cli import completion as known_to_lab
+from thinwire_lab.compare.contenders import BASELINES
+from thinwire_lab.recipes import RECIPES
 
 
 def completed(line: str) -> list[str]:
@@ -28,8 +29,8 @@ def completed(line: str) -> list[str]:
 def test_the_names_are_those_that_exist() -> None:
     assert tuple(stage.name for stage in STAGES) == known.STAGE_NAMES
     assert tuple(PRESETS) == known.PRESET_NAMES
-    assert tuple(RECIPES) == known.RECIPE_NAMES
-    assert known.BASELINE_NAMES == BASELINES
+    assert tuple(RECIPES) == known_to_lab.RECIPE_NAMES
+    assert known_to_lab.BASELINE_NAMES == BASELINES
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -26,6 +28,8 @@ WELL: dict[str, Any] = {
     "gloo": True,
     "nccl": False,
     "mpi": False,
+}
+WELL_IN_LAB: dict[str, Any] = {
     "thin_links": True,
     "thin_links_refused": None,
     "report_plots": True,
@@ -41,7 +45,7 @@ def test_the_doctor_knows_this_machine() -> None:
     assert facts["gloo"] is True
     assert facts["thin_links"] is (facts["thin_links_refused"] is None)
     assert facts["verdict"].startswith("Ready for training with DDP")
-    assert set(WELL) <= set(facts)
+    assert {*WELL, *WELL_IN_LAB} <= set(facts)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,7 @@ def test_the_doctor_knows_this_machine() -> None:
         ),
         (
             {"report_page": False},
-            "!  reports     plotly missing: pip install 'thinwire[report]'",
+            "!  reports     plotly missing: pip install 'thinwire-lab[report]'",
             "Missing: reports",
             0,
         ),
@@ -70,7 +74,9 @@ def test_the_doctor_knows_this_machine() -> None:
 def test_what_is_missing_has_a_mark_and_a_remedy(
     changes: dict[str, Any], line: str, verdict: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["thinwire.cli.doctor"], "examine", lambda: WELL | changes)
+    for module, facts in (("thinwire.cli.doctor", WELL), ("thinwire_lab.cli.doctor", WELL_IN_LAB)):
+        known = facts | {name: value for name, value in changes.items() if name in facts}
+        monkeypatch.setattr(import_module(module), "examine", partial(dict, known))
     result = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "120"})
     assert result.exit_code == code
     assert line in result.output
@@ -80,7 +86,8 @@ def test_what_is_missing_has_a_mark_and_a_remedy(
 @pytest.mark.parametrize(("encoding", "mark"), [("ascii", "+"), ("utf-8", "✓")])
 def test_marks_are_plain_where_the_terminal_has_no_unicode(encoding: str, mark: str) -> None:
     replaced = f"sys.modules['thinwire.cli.doctor'].examine = lambda: {WELL!r}"
-    code = f"import sys; from thinwire.cli import app; {replaced}; app(['doctor'])"
+    in_lab = f"import thinwire_lab.cli.doctor as lab; lab.examine = lambda: {WELL_IN_LAB!r}"
+    code = f"import sys; from thinwire.cli import app; {replaced}; {in_lab}; app(['doctor'])"
     env = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr

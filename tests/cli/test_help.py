@@ -12,9 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 from thinwire.cli import app
-from thinwire.compare.contenders import parse_contenders
 from thinwire.core.plan import Plan
-from thinwire.recipes import RECIPES
+from thinwire_lab.compare.contenders import parse_contenders
+from thinwire_lab.recipes import RECIPES
 
 QUICK = ("codecs", "doctor")  # commands whose examples are run
 

@@ -18,9 +18,8 @@ from thinwire.cli.codecs import STARTERS
 WIDTHS = (80, 100, 130)
 MISSING = "the kernel refuses namespaces to this user; " * 4 + "see kernel.unprivileged_userns_clone"
 PROGRAM = f"""
-import sys
 from thinwire.cli import app
-module = sys.modules["thinwire.cli.doctor"]
+import thinwire_lab.cli.doctor as module
 facts = module.examine() | {{"thin_links": False, "thin_links_refused": {MISSING!r}}}
 module.examine = lambda: facts
 for arguments in (["codecs"], ["codecs", "--all"], ["codecs", "scalecom"], ["doctor"]):

@@ -10,11 +10,11 @@ from typing import Any
 
 from tests.compare.test_session import COMPARISON
 from tests.report.test_record import a_run, a_step, an_end
-from thinwire.cli.compare import _run, _show
-from thinwire.compare.contenders import parse_contenders
-from thinwire.compare.session import Comparison
-from thinwire.lab import LabSpec
-from thinwire.report.record import Eval
+from thinwire_lab.cli.compare import _run, _show
+from thinwire_lab.compare.contenders import parse_contenders
+from thinwire_lab.compare.session import Comparison
+from thinwire_lab.lab import LabSpec
+from thinwire_lab.report.record import Eval
 
 CHAINS = (
     "none",

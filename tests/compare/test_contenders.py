@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire.compare.contenders import BASELINES, parse_contender, parse_contenders, split_list, usual_contenders
 from thinwire.errors import CodecError
+from thinwire_lab.compare.contenders import BASELINES, parse_contender, parse_contenders, split_list, usual_contenders
 
 CHAINS = ("none", "qsgd(bits=4, bucket=64)", "topk(density=1/64) | rangefloat(bits=8)", "torch-powersgd(rank=2)", "ddp")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.report.record import read_results
+from thinwire_lab.report.record import read_results
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.report.test_record import a_step, an_end
-from thinwire.compare import session as session_module
-from thinwire.compare.contenders import parse_contenders
-from thinwire.compare.session import Comparison, Session, prepared
-from thinwire.compare.worker import Job, Message
-from thinwire.lab import LabError, LabSpec
-from thinwire.recipes import RECIPES, RecipeError
-from thinwire.report.record import Record, RecordError, Step, read_results
+from thinwire_lab.compare import session as session_module
+from thinwire_lab.compare.contenders import parse_contenders
+from thinwire_lab.compare.session import Comparison, Session, prepared
+from thinwire_lab.compare.worker import Job, Message
+from thinwire_lab.lab import LabError, LabSpec
+from thinwire_lab.recipes import RECIPES, RecipeError
+from thinwire_lab.report.record import Record, RecordError, Step, read_results
 
 COMPARISON = Comparison(
     contenders=parse_contenders(["none,qsgd,fp16"]),
@@ -34,7 +34,7 @@ class PretendedHosts:
         self.jobs: list[Job] = []
 
     def launch(self, argv: Sequence[str], procs: int, *, echo: Callable[[str], None]) -> int:
-        assert argv[:2] == ["-m", "thinwire.compare.worker"]
+        assert argv[:2] == ["-m", "thinwire_lab.compare.worker"]
         job = Job.from_json(argv[2])
         self.jobs.append(job)
         self.launches.append([trial.run for trial in job.trials])

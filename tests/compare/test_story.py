@@ -5,10 +5,10 @@ from pathlib import Path
 
 from tests.compare.test_session import COMPARISON
 from tests.report.test_verdict import results
-from thinwire.compare.story import story
-from thinwire.lab import LabSpec
-from thinwire.report.record import read_results
-from thinwire.report.standings import standings
+from thinwire_lab.compare.story import story
+from thinwire_lab.lab import LabSpec
+from thinwire_lab.report.record import read_results
+from thinwire_lab.report.standings import standings
 
 BY_TIME = replace(COMPARISON, lab=LabSpec(hosts=4, links="100mbit"), seconds=20.0, target=0.7)
 

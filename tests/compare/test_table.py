@@ -7,10 +7,10 @@ from rich.console import Console
 
 from tests.compare.test_session import COMPARISON
 from tests.report.test_record import a_run, a_step, an_end
-from thinwire.compare.table import Board, bytes_text, failed_lines, final_table, milliseconds, place_line, run_line
-from thinwire.lab import LabSpec
-from thinwire.report.record import Eval
-from thinwire.report.standings import standings
+from thinwire_lab.compare.table import Board, bytes_text, failed_lines, final_table, milliseconds, place_line, run_line
+from thinwire_lab.lab import LabSpec
+from thinwire_lab.report.record import Eval
+from thinwire_lab.report.standings import standings
 
 
 def shown(thing: object) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from thinwire.compare.traffic import Traffic, written_bytes
+from thinwire_lab.compare.traffic import Traffic, written_bytes
 
 pytestmark = pytest.mark.skipif(written_bytes() is None, reason="this kernel keeps no accounts of connections")
 

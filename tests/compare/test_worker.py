@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tests.report.test_record import a_step
-from thinwire.compare.contenders import parse_contender
-from thinwire.compare.worker import Job, Message, Probe, Trial, one_line, summary_of
 from thinwire.errors import WorldError
-from thinwire.recipes import RECIPES
-from thinwire.report.record import Eval
+from thinwire_lab.compare.contenders import parse_contender
+from thinwire_lab.compare.worker import Job, Message, Probe, Trial, one_line, summary_of
+from thinwire_lab.recipes import RECIPES
+from thinwire_lab.report.record import Eval
 
 
 def a_probe(text: str = "qsgd", target: float | None = 0.5) -> Probe:

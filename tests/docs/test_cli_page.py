@@ -7,7 +7,7 @@ import typer
 
 from tests.docs.pages import ROOT
 from thinwire.cli import app
-from thinwire.compare.table import _COLUMNS
+from thinwire_lab.compare.table import _COLUMNS
 
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 

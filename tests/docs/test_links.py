@@ -30,7 +30,8 @@ def faults_of(page: Path) -> list[str]:
     return faults
 
 
-OTHERS = [ROOT / name for name in ("CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "benchmarks/README.md")]
+PROJECT = ("CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
+OTHERS = [ROOT / name for name in (*PROJECT, "benchmarks/README.md", "packages/thinwire-lab/README.md")]
 ITEM = re.compile(r"^ {0,3}(?:[-*]|\d+\.) ")
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.lab import why_no_thin_links
-from thinwire.lab.keeper import marked_processes
+from thinwire_lab.lab import why_no_thin_links
+from thinwire_lab.lab.keeper import marked_processes
 
 
 def pytest_configure(config: pytest.Config) -> None:

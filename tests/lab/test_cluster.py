@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.lab import Lab, LabError, LabSpec, measure_links, why_no_thin_links
-from thinwire.lab.keeper import marked_processes
-from thinwire.lab.network import CONGESTION_CONTROLS
+from thinwire_lab.lab import Lab, LabError, LabSpec, measure_links, why_no_thin_links
+from thinwire_lab.lab.keeper import marked_processes
+from thinwire_lab.lab.network import CONGESTION_CONTROLS
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("nothing_left")]
 
@@ -137,7 +137,7 @@ def test_a_lab_that_is_down_starts_nothing() -> None:
 
 
 LAUNCHER = """
-from thinwire.lab import Lab
+from thinwire_lab.lab import Lab
 with Lab(hosts=2, links="{links}") as lab:
     processes = [lab.popen(host, ["sh", "-c", "setsid sleep 60 & exec sleep 60"]) for host in range(2)]
     print(lab.name, lab._keeper.pid, flush=True)

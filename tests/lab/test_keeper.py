@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from thinwire.lab import keeper
+from thinwire_lab.lab import keeper
 
 NAP = [sys.executable, "-ISc", "print(flush=True); import time; time.sleep(60)"]
 
@@ -19,7 +19,7 @@ def marked(mark: str) -> "subprocess.Popen[bytes]":
 @pytest.fixture
 def dead_launcher() -> str:
     """The name of a lab whose launcher has ended."""
-    code = "from thinwire.lab import keeper; print(keeper.lab_name(0))"
+    code = "from thinwire_lab.lab import keeper; print(keeper.lab_name(0))"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 

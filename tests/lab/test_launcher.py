@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.lab import Lab, LabError, LabSpec, run
-from thinwire.lab.keeper import marked_processes
-from thinwire.lab.launcher import announcement, host_environment, worker_command
+from thinwire_lab.lab import Lab, LabError, LabSpec, run
+from thinwire_lab.lab.keeper import marked_processes
+from thinwire_lab.lab.launcher import announcement, host_environment, worker_command
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
@@ -98,7 +98,7 @@ def test_the_first_failures_exit_code_comes_back_and_the_others_are_ended(tmp_pa
 def test_a_signal_ends_the_run_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import time; print('started'); time.sleep(600)")
-    code = "import sys; from thinwire.lab import *; sys.exit(run(LabSpec(hosts=2, links='1gbit'), sys.argv[1:]))"
+    code = "import sys; from thinwire_lab.lab import *; sys.exit(run(LabSpec(hosts=2, links='1gbit'), sys.argv[1:]))"
     launcher = subprocess.Popen([sys.executable, "-c", code, str(script)], stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
     started = [launcher.stdout.readline().strip() for _ in range(2)]

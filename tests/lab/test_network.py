@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.lab import LabError, LabSpec, network
+from thinwire_lab.lab import LabError, LabSpec, network
 
 
 def option(command: list[str], name: str) -> str:

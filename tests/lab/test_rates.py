@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire.errors import ThinwireError
-from thinwire.lab import LabError, LabSpec, parse_delay, parse_rate, show_rate
+from thinwire_lab.lab import LabError, LabSpec, parse_delay, parse_rate, show_rate
 
 
 @given(st.integers(10**5, 10**11).filter(lambda rate: float(f"{rate:.9g}") == rate) | st.none())

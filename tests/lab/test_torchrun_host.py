@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from thinwire.lab.torchrun_host import leave_last
+from thinwire_lab.lab.torchrun_host import leave_last
 
 
 @dataclass

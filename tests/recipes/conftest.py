@@ -2,7 +2,7 @@
 
 import pytest
 
-from thinwire.recipes import Recipe
+from thinwire_lab.recipes import Recipe
 
 
 @pytest.fixture

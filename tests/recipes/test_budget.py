@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from thinwire.errors import StateError
-from thinwire.recipes import Images, Recipe, RecipeError, training
-from thinwire.recipes.budget import EVALUATIONS, StepBudget
-from thinwire.recipes.place import Clock
-from thinwire.recipes.recipe import learning_rate
+from thinwire_lab.recipes import Images, Recipe, RecipeError, training
+from thinwire_lab.recipes.budget import EVALUATIONS, StepBudget
+from thinwire_lab.recipes.place import Clock
+from thinwire_lab.recipes.recipe import learning_rate
 
 
 class CountedClock(Clock):
@@ -108,7 +108,7 @@ JOB = """
 import torch
 from dataclasses import replace
 from torch import distributed as dist
-from thinwire.recipes import Images, Recipe, joined_world, load_images, train, training
+from thinwire_lab.recipes import Images, Recipe, joined_world, load_images, train, training
 
 class SkewedClock(training.Clock):
     reads = 0

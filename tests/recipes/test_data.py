@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from thinwire.recipes import RecipeError, load_images, load_text
-from thinwire.recipes import data as data_module
-from thinwire.recipes.archives import Array, read_images
+from thinwire_lab.recipes import RecipeError, load_images, load_text
+from thinwire_lab.recipes import data as data_module
+from thinwire_lab.recipes.archives import Array, read_images
 
 RANDOM = np.random.default_rng(5)
 GREY = RANDOM.integers(0, 256, (12, 28, 28), dtype=np.uint8)

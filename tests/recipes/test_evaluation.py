@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from thinwire.recipes import evaluate
-from thinwire.recipes.data import ImagePart
+from thinwire_lab.recipes import evaluate
+from thinwire_lab.recipes.data import ImagePart
 
 
 class Remembering(nn.Module):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from thinwire.recipes import MODELS, RecipeError, build_model
+from thinwire_lab.recipes import MODELS, RecipeError, build_model
 
 IMAGE_MODELS = [name for name in MODELS if not name.startswith("gpt")]
 

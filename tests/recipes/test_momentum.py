@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from thinwire import Codec, Plan
-from thinwire.recipes import RECIPES, Images
-from thinwire.recipes.compressed import CompressedAverage
-from thinwire.recipes.momentum import chain_momentum, momenta_of, where_momentum_is
-from thinwire.recipes.recipe import fresh_model, make_optimizer
-from thinwire.recipes.simulated import train_simulated
+from thinwire_lab.recipes import RECIPES, Images
+from thinwire_lab.recipes.compressed import CompressedAverage
+from thinwire_lab.recipes.momentum import chain_momentum, momenta_of, where_momentum_is
+from thinwire_lab.recipes.recipe import fresh_model, make_optimizer
+from thinwire_lab.recipes.simulated import train_simulated
 
 RECIPE = replace(RECIPES["fashion-tiny"], batch=4, steps=6, lr=0.05, weight_decay=0.01)
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire.recipes import Batches, Recipe, RecipeError, learning_rate
-from thinwire.recipes.data import ImagePart
+from thinwire_lab.recipes import Batches, Recipe, RecipeError, learning_rate
+from thinwire_lab.recipes.data import ImagePart
 
 
 def numbered(count: int) -> ImagePart:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire.recipes import Images, Recipe, RecipeError, mean, record_gradients, train, train_simulated
-from thinwire.recipes.simulated import Gradients, Simulation
+from thinwire_lab.recipes import Images, Recipe, RecipeError, mean, record_gradients, train, train_simulated
+from thinwire_lab.recipes.simulated import Gradients, Simulation
 
 
 def test_equal_seeds_give_equal_bits(small_images: Images, small_recipe: Recipe) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from thinwire.errors import StateError
-from thinwire.recipes import Images, Recipe, TrainedModel, read_records, train
-from thinwire.recipes.checkpoints import save_checkpoint
+from thinwire_lab.recipes import Images, Recipe, TrainedModel, read_records, train
+from thinwire_lab.recipes.checkpoints import save_checkpoint
 
 
 class Scaling:
@@ -134,7 +134,7 @@ JOB = """
 import sys
 import torch
 from pathlib import Path
-from thinwire.recipes import Images, Recipe, joined_world, load_images, mean, train, train_simulated
+from thinwire_lab.recipes import Images, Recipe, joined_world, load_images, mean, train, train_simulated
 
 torch.set_num_threads(1)
 recipe = Recipe(batch=4, steps=4, warmup=1, log_every=2)

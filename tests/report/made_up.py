@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from thinwire.report.record import Eval, Layer, Layers, Record, Run, Step, Summary, Writer
+from thinwire_lab.report.record import Eval, Layer, Layers, Record, Run, Step, Summary, Writer
 
 PARAMETERS = 1_150_000
 RING_BYTES = 2 * 3 / 4 * 4 * PARAMETERS

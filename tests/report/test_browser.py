@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.report.made_up import failed_run, write_results
-from thinwire.report.page import write_page
+from thinwire_lab.report.page import write_page
 
 CHROMIUM = shutil.which("chromium")
 QUIET = [

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from benchmarks.claims.page import convergence_text
+from benchmarks.convergence import read_runs
 from tests.report.test_record import EXAMPLES, a_run, a_step
-from thinwire.bench.claims_page import convergence_text
-from thinwire.bench.convergence import read_runs
 from thinwire.cli import app
-from thinwire.compare.worker import MARK, Message
-from thinwire.recipes import read_records
-from thinwire.report.jsonl import RecordError, parse
-from thinwire.report.jsonl import to_line as json_line
-from thinwire.report.record import read_results, to_line
+from thinwire_lab.compare.worker import MARK, Message
+from thinwire_lab.recipes import read_records
+from thinwire_lab.report.jsonl import RecordError, parse
+from thinwire_lab.report.jsonl import to_line as json_line
+from thinwire_lab.report.record import read_results, to_line
 
 GOOD = [to_line(record).encode() for record in (a_run(), *EXAMPLES)]
 STEP = json.loads(to_line(a_step("qsgd #0")))

@@ -6,8 +6,8 @@ import pytest
 
 from tests.report.made_up import WAYS, Way, failed_run, run_of, write_results
 from tests.report.test_record import a_run, an_end
-from thinwire.report.markdown import write_markdown
-from thinwire.report.record import Writer
+from thinwire_lab.report.markdown import write_markdown
+from thinwire_lab.report.record import Writer
 
 
 def markdown_of(folder: Path, results: Path) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.report.made_up import WAYS, Way, failed_run, made_up_run, write_results
-from thinwire.report.extras import ReportError
-from thinwire.report.page import write_page
-from thinwire.report.record import Run, to_line
-from thinwire.report.tables import COLUMNS
-from thinwire.report.wording import row_names
+from thinwire_lab.report.extras import ReportError
+from thinwire_lab.report.page import write_page
+from thinwire_lab.report.record import Run, to_line
+from thinwire_lab.report.tables import COLUMNS
+from thinwire_lab.report.wording import row_names
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)"> & @c1 %{x} $page'
 
@@ -180,7 +180,7 @@ def test_no_codec_beats_none(tmp_path: Path) -> None:
 
 def test_missing_library_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ReportError, match=r"^drawing needs plotly, .*: pip install 'thinwire\[report\]'$"):
+    with pytest.raises(ReportError, match=r"^drawing needs plotly, .*: pip install 'thinwire-lab\[report\]'$"):
         write_page(tmp_path / "results.jsonl", tmp_path / "report.html")
 
 

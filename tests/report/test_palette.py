@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from thinwire.report.palette import DARK, DARK_THEME, LIGHT, LIGHT_THEME, looks_for
+from thinwire_lab.report.palette import DARK, DARK_THEME, LIGHT, LIGHT_THEME, looks_for
 
 Array = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.report.made_up import WAYS, Way, failed_run, write_results
-from thinwire.report.extras import ReportError
-from thinwire.report.plots import export_plots
+from thinwire_lab.report.extras import ReportError
+from thinwire_lab.report.plots import export_plots
 
 ALL = ["accuracy", "loss", "speed", "parts", "layers"]
 
@@ -65,5 +65,5 @@ def test_empty_results(tmp_path: Path) -> None:
 
 def test_missing_library_is_one_sentence(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ReportError, match=r"^drawing needs matplotlib, .*: pip install 'thinwire\[report\]'$"):
+    with pytest.raises(ReportError, match=r"^drawing needs matplotlib, .*: pip install 'thinwire-lab\[report\]'$"):
         export_plots(results, tmp_path, "png")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire.report.record import (
+from thinwire_lab.report.record import (
     KINDS,
     Eval,
     Layer,
@@ -24,7 +24,7 @@ from thinwire.report.record import (
     read_results,
     to_line,
 )
-from thinwire.report.standings import standings
+from thinwire_lab.report.standings import standings
 
 
 def a_run(label: str = "qsgd", seed: int = 0, **changes: Any) -> Run:

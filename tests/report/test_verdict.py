@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.report.test_record import a_run, an_end
-from thinwire.report.markdown import write_markdown
-from thinwire.report.page import write_page
-from thinwire.report.plots import export_plots
-from thinwire.report.record import Run, Writer, read_results
-from thinwire.report.standings import ranking, standings
-from thinwire.report.verdict import EQUAL_ACCURACY, shortfall
+from thinwire_lab.report.markdown import write_markdown
+from thinwire_lab.report.page import write_page
+from thinwire_lab.report.plots import export_plots
+from thinwire_lab.report.record import Run, Writer, read_results
+from thinwire_lab.report.standings import ranking, standings
+from thinwire_lab.report.verdict import EQUAL_ACCURACY, shortfall
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,27 @@ import typer
 from typer.core import TyperGroup
 
 from thinwire._version import __version__
-from thinwire.cli.bench import bench_app
 from thinwire.cli.codecs import codecs
-from thinwire.cli.compare import compare, report
 from thinwire.cli.doctor import doctor
-from thinwire.cli.lab import lab_app, run
-from thinwire.cli.train import train
+from thinwire.cli.installed import check_command, installed_commands
 from thinwire.errors import ThinwireError
 
 
-class OneLineErrors(TyperGroup):
-    """What the user can put right is told in one line, with exit code 2; anything else is a bug and shows its trace."""
+class CommandLine(TyperGroup):
+    """The commands of thinwire and of packages that add some.
+
+    What the user can put right is told in one line, with exit code 2; anything else is a bug and shows its trace.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {**self.commands, **installed_commands(), **self.commands}  # own ones first, and none replaced
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found is None and not ctx.resilient_parsing:  # a shell that completes words wants no errors
+            check_command(cmd_name)
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -28,7 +38,7 @@ class OneLineErrors(TyperGroup):
 
 
 app = typer.Typer(
-    cls=OneLineErrors,
+    cls=CommandLine,
     name="thinwire",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -57,18 +67,11 @@ def options(
 
       thinwire codecs
 
-      thinwire compare --link 100mbit --codecs none,fp16,qsgd --steps 100
+      thinwire codecs "topk(density=1/64) | huffman" --ranks 8
     """
 
 
-# what follows `--` belongs to the script, and so does everything behind the script's name
-app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run)
-app.add_typer(lab_app, name="lab")
-app.command()(train)
-app.command()(compare)
-app.command()(report)
 app.command()(codecs)
-app.add_typer(bench_app, name="bench")
 app.command()(doctor)
 
 

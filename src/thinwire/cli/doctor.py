@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from thinwire.cli.installed import DOCTOR, PackageError, load, package_of
 from thinwire.cli.layout import columns, marks, terminal_width, wrapped
 
 
@@ -25,7 +27,7 @@ class Check(NamedTuple):
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Say what this machine has, what it is ready for and what is missing.
 
-    Looks at versions, backends, compiled kernels, thin links and reports.
+    Looks at versions, backends and compiled kernels; with thinwire-lab also at thin links and reports.
     The exit code is 1 if processes cannot be connected at all, else 0.
 
     Examples:
@@ -36,6 +38,14 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     """
     facts = examine()
     checks = diagnose(facts)
+    for entry in entry_points(group=DOCTOR):
+        try:
+            part = load(entry)
+        except PackageError as error:
+            checks.append(Check(package_of(entry), "warning", str(error)))
+        else:
+            facts |= part.examine()
+            checks += part.diagnose(facts)
     if as_json:
         typer.echo(json.dumps(facts | {"verdict": verdict(checks)}))
     else:
@@ -66,8 +76,6 @@ def diagnose(facts: Mapping[str, Any]) -> list[Check]:
         _backends(facts),
         *_gpus(facts),
         _kernels(facts),
-        _thin_links(facts),
-        _reports(facts),
     ]
 
 
@@ -97,20 +105,6 @@ def _kernels(facts: Mapping[str, Any]) -> Check:
     return Check("kernels", "warning", text, purpose)
 
 
-def _thin_links(facts: Mapping[str, Any]) -> Check:
-    if facts["thin_links"]:
-        return Check("thin links", "ok", "network namespaces can be made and links shaped", "thin links")
-    return Check("thin links", "warning", str(facts["thin_links_refused"]), "thin links")
-
-
-def _reports(facts: Mapping[str, Any]) -> Check:
-    packages = {"plotly": facts["report_page"], "matplotlib": facts["report_plots"]}
-    missing = [name for name, there in packages.items() if not there]
-    if not missing:
-        return Check("reports", "ok", ", ".join(packages), "reports")
-    return Check("reports", "warning", f"{' and '.join(missing)} missing: pip install 'thinwire[report]'", "reports")
-
-
 def verdict(checks: Sequence[Check]) -> str:
     """One sentence on what works, and one on what does not."""
     ready = [check.purpose for check in checks if check.purpose and check.state == "ok"]
@@ -128,13 +122,9 @@ def examine() -> dict[str, Any]:
         from torch import distributed as dist
 
         from thinwire import __version__
-        from thinwire.compare.session import machine
-        from thinwire.kernels.native import NATIVE
-    from thinwire.lab import why_no_thin_links
-    from thinwire.lab.network import PACKAGES, find_tool
+        from thinwire.machine import machine
 
     here = machine()
-    refused = why_no_thin_links()
     return {
         "thinwire": __version__,
         "python": platform.python_version(),
@@ -145,16 +135,11 @@ def examine() -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "memory_gb": round(here["memory_bytes"] / 1e9, 1),
         "gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
-        "compiled_kernels": NATIVE is not None,
+        "compiled_kernels": here["native"],
         "compiler": _compiler(),
         "gloo": dist.is_available() and dist.is_gloo_available(),
         "nccl": dist.is_available() and dist.is_nccl_available(),
         "mpi": dist.is_available() and dist.is_mpi_available(),
-        **{f"{tool}_command": find_tool(tool) for tool in PACKAGES},
-        "thin_links": refused is None,
-        "thin_links_refused": str(refused) if refused is not None else None,
-        "report_plots": _has("matplotlib"),
-        "report_page": _has("plotly"),
     }
 
 
@@ -165,9 +150,3 @@ def _compiler() -> str | None:
             told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10)
             return told.stdout.splitlines()[0] if told.stdout else path
     return None
-
-
-def _has(package: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(package) is not None
