@@ -14,12 +14,12 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from thinwire.errors import WorldError
-from thinwire.worlds.exchanges import Exchanges
+from thinwire.worlds.distributed import Distributed
 
 _MEETINGS: dict[str, int] = {}  # how often the ranks of a group have met; a number is never used again
 
 
-def rendezvous(world: Exchanges, what: str, timeout: timedelta | None) -> None:
+def rendezvous(world: Distributed, what: str, timeout: timedelta | None) -> None:
     """Wait until all ranks have come to the call `what`, for at most `timeout` (None: that of the group)."""
     store: Store | None = _get_default_store()
     if world.ranks == 1 or store is None:  # the MPI backend has no store
@@ -48,7 +48,7 @@ def rendezvous(world: Exchanges, what: str, timeout: timedelta | None) -> None:
         )
 
 
-def _decided(meeting: Store, world: Exchanges, seconds: float) -> dict[str, Any]:
+def _decided(meeting: Store, world: Distributed, seconds: float) -> dict[str, Any]:
     """Which ranks were missing when the first rank gave up, after how many seconds; none if all came."""
     meeting.set(f"rank {world.rank}", "has come")
     if meeting.add("count", 1) == world.ranks:
