@@ -11,7 +11,7 @@ from thinwire import Codec, Slot, StepInfo, simulate
 from thinwire.core import shards, source
 from thinwire.core.average import average
 from thinwire.core.blockwise import Blockwise
-from thinwire.core.ops import Hops
+from thinwire.core.ops import PipelinedExchange
 from thinwire.core.reducers import sharded
 from thinwire.core.source import Source
 from thinwire.core.spec import Spec
@@ -82,9 +82,9 @@ def test_the_first_message_leaves_before_the_rest_is_transformed(monkeypatch: py
     monkeypatch.setattr(fourier.FFT, "forward", counted)
     codec = Codec.parse("fft(chunk=64) | topk(density=0.1)")
     op = average(codec, torch.randn(4096), Slot(), StepInfo(0, 4, reduction="sharded")).send(None)
-    assert isinstance(op, Hops)
+    assert isinstance(op, PipelinedExchange)
     assert not transformed
-    op.given(0, 0)
+    op.next_message(0, 0)
     assert sum(transformed) == 1024  # a shard
 
 

@@ -15,7 +15,7 @@ from thinwire.core.buffers import Buffers
 from thinwire.core.coalesced import coalesced
 from thinwire.core.context import Context
 from thinwire.core.message import Link, decode_message, encode_message
-from thinwire.core.ops import AllGather, AllToAll, Hops
+from thinwire.core.ops import AllGather, AllToAll, PipelinedExchange
 from thinwire.core.reducers import sharded
 from thinwire.core.source import Source
 from thinwire.core.spec import Spec
@@ -79,7 +79,7 @@ def test_very_long_messages_travel_in_slices() -> None:
     ):
         turn = StepInfo(0, 4, reduction="sharded")
         op = average(Codec.parse(row), torch.ones(given), Slot(), turn).send(None)
-        assert isinstance(op, Hops)
+        assert isinstance(op, PipelinedExchange)
         assert len(op.items) == count
 
 
@@ -105,17 +105,17 @@ def hops(row: str, ranks: int, numel: int) -> list[list[Any]]:
 def test_long_messages_have_a_receiver_of_their_own() -> None:
     ranks, numel = 4, 2 * sharded.LONG * 4  # four bits each
     asked = hops("qsgd(bits=4)", ranks, numel)
-    assert [[type(op) for op in ops] for ops in asked] == [[Hops]] * ranks
-    journeys = [ops[0].legs for ops in asked]
-    assert [len(legs) for legs in journeys] == [2 * (ranks - 1)] * ranks
-    for leg_of_all in zip(*journeys, strict=True):
-        assert sorted(leg.to for leg in leg_of_all) == list(range(ranks))
-        assert all(leg_of_all[leg.to].source == rank for rank, leg in enumerate(leg_of_all))
+    assert [[type(op) for op in ops] for ops in asked] == [[PipelinedExchange]] * ranks
+    exchanges = [ops[0].hops for ops in asked]
+    assert [len(hops) for hops in exchanges] == [2 * (ranks - 1)] * ranks
+    for hop_of_all in zip(*exchanges, strict=True):
+        assert sorted(hop.to for hop in hop_of_all) == list(range(ranks))
+        assert all(hop_of_all[hop.to].source == rank for rank, hop in enumerate(hop_of_all))
 
 
 def test_only_a_sum_needs_what_came_before() -> None:
-    (journey,) = hops("qsgd(bits=4)", 4, 2 * sharded.LONG * 4)[0]
-    assert [leg.needs for leg in journey.legs] == [-1, -1, -1, 2, 2, 2]
+    (exchange,) = hops("qsgd(bits=4)", 4, 2 * sharded.LONG * 4)[0]
+    assert [hop.needs for hop in exchange.hops] == [-1, -1, -1, 2, 2, 2]
 
 
 def test_others_sums_may_be_taken_before_the_own_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,16 +124,16 @@ def test_others_sums_may_be_taken_before_the_own_one_is_made(monkeypatch: pytest
     given, codec = gradients(2, (3000,)), Codec.parse("qsgd(bits=4)")
     expected = simulate(codec, given, reduction="sharded").means[0]
     rounds = [average(codec, given[rank], Slot(), StepInfo(rank, 2, reduction="sharded")) for rank in range(2)]
-    journeys: list[Any] = [each.send(None) for each in rounds]
-    shards = [journey.given(0, 0).clone() for journey in journeys]
-    for rank, journey in enumerate(journeys):
-        journey.gone(0, 0)
-        journey.taken(0, 0, shards[1 - rank])
-    late, early = journeys
-    late.taken(1, 0, early.given(1, 0).clone())
-    early.taken(1, 0, late.given(1, 0).clone())
-    for journey, each in zip(journeys, rounds, strict=True):
-        journey.gone(1, 0)
+    exchanges: list[Any] = [each.send(None) for each in rounds]
+    shards = [exchange.next_message(0, 0).clone() for exchange in exchanges]
+    for rank, exchange in enumerate(exchanges):
+        exchange.on_sent(0, 0)
+        exchange.on_message(0, 0, shards[1 - rank])
+    late, early = exchanges
+    late.on_message(1, 0, early.next_message(1, 0).clone())
+    early.on_message(1, 0, late.next_message(1, 0).clone())
+    for exchange, each in zip(exchanges, rounds, strict=True):
+        exchange.on_sent(1, 0)
         with pytest.raises(StopIteration) as end:
             each.send(None)
         assert torch.equal(end.value.value, expected)
@@ -143,7 +143,7 @@ def test_what_is_short_goes_along_with_what_is_long() -> None:
     for bundle_numel, in_hops in ((2 * sharded.LONG * 3, True), (0, False)):
         turn = StepInfo(0, 3, bundle_numel=bundle_numel, reduction="sharded")
         op = average(Codec.parse("qsgd(bits=4)"), torch.zeros(2000), Slot(), turn).send(None)
-        assert isinstance(op, Hops) == in_hops
+        assert isinstance(op, PipelinedExchange) == in_hops
 
 
 def test_short_messages_go_in_two_rounds() -> None:

@@ -11,14 +11,14 @@ import torch
 import thinwire
 from tests.ddp.cases import ddp, loss_of, net, raised, train
 from tests.distributed.processes import run_ranks
-from thinwire.worlds import presence
+from thinwire.worlds.tcp import presence
 
 CHAINS = ("gradiveq", "powersgd", "iwp", "qsgd(bits=4)", "topk(density=0.1)")
 
 
 def lose_the_last_rank(rank: int, ranks: int, how: int) -> dict[str, str]:
     """What each chain's next step says when the last rank is lost in the middle of a step of the first chain."""
-    presence._ANSWERING = 2.0
+    presence._PONG_TIMEOUT = 2.0
     models = {chain: ddp(net(), bucket_cap_mb=0.01) for chain in CHAINS}
     handles = {chain: thinwire.attach(model, chain, timeout=timedelta(seconds=4)) for chain, model in models.items()}
     for model in models.values():

@@ -1,4 +1,4 @@
-"""Ranks find each other, at any of their addresses, and nobody else; if they cannot, the backend does the work."""
+"""Ranks connect to each other, at any of their addresses, and to nobody else; if they cannot, the backend sends."""
 
 import os
 import resource
@@ -14,16 +14,16 @@ import pytest
 import torch
 
 import thinwire
-from tests.distributed.meeting import close, meet
+from tests.distributed.connected import close, connect_all
 from tests.distributed.processes import run_ranks
 from thinwire.core.reducers import sharded
-from thinwire.worlds import handshake
-from thinwire.worlds.addresses import own_addresses
+from thinwire.worlds.tcp import handshake
+from thinwire.worlds.tcp.addresses import own_addresses
 
 
 @pytest.mark.timeout(60)
-def test_strangers_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that talks, with a token that is wrong, and one that says nothing and leaves."""
+def test_connections_of_strangers_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sends a wrong token, and one sends nothing and closes."""
     listen = handshake._listeners
 
     def listeners(addresses: list[str]) -> list[socket.socket]:
@@ -34,9 +34,9 @@ def test_strangers_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
         return made
 
     monkeypatch.setattr(handshake, "_listeners", listeners)
-    all_streams = meet(3)
-    assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
-    close(all_streams)
+    all_connections = connect_all(3)
+    assert [sorted(mine) for mine in all_connections] == [[1, 2], [0, 2], [0, 1]]
+    close(all_connections)
 
 
 def with_strangers(monkeypatch: pytest.MonkeyPatch, call: Callable[[socket.socket], None]) -> None:
@@ -52,8 +52,8 @@ def with_strangers(monkeypatch: pytest.MonkeyPatch, call: Callable[[socket.socke
 
 
 @pytest.mark.timeout(60)
-def test_a_caller_that_says_a_byte_now_and_then_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take 34 seconds to say all; the ranks have 10."""
+def test_a_stranger_that_sends_a_byte_now_and_then_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take 34 seconds to send a token; the ranks have 10."""
     strangers: list[socket.socket] = []
     ended = threading.Event()
 
@@ -66,23 +66,23 @@ def test_a_caller_that_says_a_byte_now_and_then_holds_nobody(monkeypatch: pytest
     with_strangers(monkeypatch, lambda listener: strangers.append(socket.create_connection(listener.getsockname())))
     dripping = threading.Thread(target=drip, daemon=True)
     dripping.start()
-    all_streams = meet(2)
+    all_connections = connect_all(2)
     ended.set()
     dripping.join(timeout=10)
     for stranger in strangers:
         stranger.close()
-    assert [sorted(mine) for mine in all_streams] == [[1], [0]]
-    close(all_streams)
+    assert [sorted(mine) for mine in all_connections] == [[1], [0]]
+    close(all_connections)
 
 
 @pytest.mark.timeout(60)
-def test_a_thousand_silent_callers_hold_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of them is ever given up for being late, so that each would use all of the ranks' time."""
+def test_a_thousand_silent_strangers_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is ever closed for being late, so that each would use all of the ranks' time."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4096:
         pytest.skip("this machine allows no process so many connections")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
-    monkeypatch.setattr(handshake, "_SPEAKING", 60.0)
+    monkeypatch.setattr(handshake, "_TOKEN_TIMEOUT", 60.0)
     strangers: list[socket.socket] = []
 
     def call(listener: socket.socket) -> None:
@@ -90,25 +90,25 @@ def test_a_thousand_silent_callers_hold_nobody(monkeypatch: pytest.MonkeyPatch) 
             strangers.extend(socket.create_connection(listener.getsockname(), timeout=20) for _ in range(1000))
 
     with_strangers(monkeypatch, call)
-    all_streams = meet(2)
+    all_connections = connect_all(2)
     for stranger in strangers:
         stranger.close()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert [sorted(mine) for mine in all_streams] == [[1], [0]]
-    close(all_streams)
+    assert [sorted(mine) for mine in all_connections] == [[1], [0]]
+    close(all_connections)
 
 
 @pytest.mark.timeout(60)
 def test_if_one_cannot_be_reached_nobody_connects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "CONNECTING", 1.0)
-    hidden = meet(3, lambda rank, what: (what[0], []) if rank == 1 else what)
+    monkeypatch.setattr(handshake, "CONNECT_TIMEOUT", 1.0)
+    hidden = connect_all(3, lambda rank, endpoint: (endpoint[0], []) if rank == 1 else endpoint)
     assert hidden == [None, None, None]
 
 
 @pytest.mark.timeout(60)
 def test_a_connection_to_somebody_else_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port where another program listens: it does not know the answer."""
-    monkeypatch.setattr(handshake, "CONNECTING", 2.0)
+    """A port where another program listens: it does not know the token."""
+    monkeypatch.setattr(handshake, "CONNECT_TIMEOUT", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
@@ -121,23 +121,23 @@ def test_a_connection_to_somebody_else_is_none(monkeypatch: pytest.MonkeyPatch) 
         talker = threading.Thread(target=answer, daemon=True)
         talker.start()
 
-        found = meet(2, lambda rank, what: (what[0], [("127.0.0.1", port)]) if rank == 0 else what)
+        found = connect_all(2, lambda rank, mine: (mine[0], [("127.0.0.1", port)]) if rank == 0 else mine)
         assert found == [None, None]
         talker.join(timeout=10)
 
 
 @pytest.mark.timeout(60)
-def test_ranks_meet_at_any_of_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first address leads nowhere, and nobody calls at it."""
+def test_ranks_connect_at_any_of_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first address leads nowhere."""
     monkeypatch.setattr(handshake, "own_addresses", lambda: ["127.0.0.2", "127.0.0.1"])
     began = time.monotonic()
-    all_streams = meet(3, lambda rank, what: (what[0], [("127.0.0.3", 9), *what[1][1:]]))
-    assert time.monotonic() - began < handshake.CONNECTING / 2
-    assert [sorted(mine) for mine in all_streams] == [[1, 2], [0, 2], [0, 1]]
-    close(all_streams)
+    all_connections = connect_all(3, lambda rank, endpoint: (endpoint[0], [("127.0.0.3", 9), *endpoint[1][1:]]))
+    assert time.monotonic() - began < handshake.CONNECT_TIMEOUT / 2
+    assert [sorted(mine) for mine in all_connections] == [[1, 2], [0, 2], [0, 1]]
+    close(all_connections)
 
 
-def test_addresses_are_those_of_the_interface_that_gloo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_those_of_the_interface_that_gloo_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     assert own_addresses()[0] == "127.0.0.1"
@@ -150,17 +150,17 @@ def test_addresses_are_those_of_the_interface_that_gloo_is_told(monkeypatch: pyt
 def averages_cut_off(rank: int, ranks: int) -> tuple[Any, int]:
     """An average where no rank finds an address of its own."""
     os.environ["MASTER_ADDR"] = "127.0.0.1"
-    handshake.own_addresses, handshake.CONNECTING, sharded.LONG = list, 1.0, 1  # type: ignore[attr-defined]
+    handshake.own_addresses, handshake.CONNECT_TIMEOUT, sharded.LONG = list, 1.0, 1  # type: ignore[attr-defined]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mean = thinwire.average(torch.full((4000,), float(rank)), "qsgd(bits=8)", reduction="sharded")
-    told = [str(warning.message) for warning in caught if "connections of their own" in str(warning.message)]
-    return mean.numpy(), len(told)
+    warned = [str(warning.message) for warning in caught if "connections of their own" in str(warning.message)]
+    return mean.numpy(), len(warned)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(90)
-def test_without_connections_the_backend_does_it_and_the_first_rank_says_so() -> None:
+def test_without_connections_the_backend_sends_and_the_first_rank_warns() -> None:
     results = run_ranks(2, averages_cut_off, seconds=80)
-    assert [told for _, told in results] == [1, 0]
+    assert [count for _, count in results] == [1, 0]
     assert all(abs(mean - 0.5).max() < 0.01 for mean, _ in results)

@@ -12,20 +12,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 import thinwire
-from tests.distributed.meeting import close, meet, on_all
+from tests.distributed.connected import close, connect_all, on_all
 from tests.distributed.processes import run_ranks
-from tests.distributed.test_streams import Numbers, journey_of
+from tests.distributed.test_exchange import Numbers, exchange_of
 from thinwire import Context, Encoded
 from thinwire.core.buffers import Buffers
-from thinwire.core.ops import LONGEST, AllGather, AllToAll, Hops, SendRecv, longest_message
+from thinwire.core.ops import LONGEST, AllGather, AllToAll, PipelinedExchange, SendRecv, longest_message
 from thinwire.core.reducers import sharded
 from thinwire.kernels import checksum, coders
 from thinwire.stages.sparsify import TopK
 from thinwire.worlds.distributed import Distributed
-from thinwire.worlds.frames import header_bytes, header_size, read_header
-from thinwire.worlds.journeys import Journey
-from thinwire.worlds.relay import Relay
-from thinwire.worlds.streams import Stream
+from thinwire.worlds.tcp.connections import Connection
+from thinwire.worlds.tcp.exchange import Exchange
+from thinwire.worlds.tcp.frames import header_bytes, header_size, read_header
+from thinwire.worlds.tcp.relay import Relay
 
 ITEMS = [torch.arange(10, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8), torch.full((300,), 7).byte()]
 IDENTITY = (5, 1, 2)
@@ -57,16 +57,16 @@ def test_damaged_items_are_refused() -> None:
         header.check_items(wrong, 4)
 
 
-def damaging(stream: Stream) -> None:
-    """Flip one bit of the last part of each frame that leaves, behind the checksum's back."""
-    give = stream.give
+def damage(connection: Connection) -> None:
+    """Flip one bit of the last part of each frame that is sent, after its checksum was computed."""
+    queue = connection.queue
 
     def damaged(parts: Sequence[memoryview]) -> None:
         last = bytearray(parts[-1])
         last[-1] ^= 16
-        give([*parts[:-1], memoryview(last)])
+        queue([*parts[:-1], memoryview(last)])
 
-    stream.give = damaged  # type: ignore[method-assign]
+    connection.queue = damaged  # type: ignore[method-assign]
 
 
 def error_of(call: Any) -> str:
@@ -76,43 +76,43 @@ def error_of(call: Any) -> str:
 
 
 @pytest.mark.timeout(60)
-def test_a_damaged_frame_of_a_journey_is_refused_before_it_is_used() -> None:
-    both = meet(2)
-    damaging(both[1][0])
+def test_a_damaged_frame_of_an_exchange_is_refused_before_it_is_used() -> None:
+    both = connect_all(2)
+    damage(both[1][0])
 
     def body(rank: int) -> str:
-        journey = journey_of(rank, both[rank], patience=2.0)
-        said = error_of(journey.make)  # rank 1 waits for the sum that rank 0 does not send
-        assert not isinstance(journey.op.items[0], Numbers) or rank == 1 or not journey.op.items[0].came
-        return said
+        exchange = exchange_of(rank, both[rank], timeout=2.0)
+        error = error_of(exchange.run)  # rank 1 waits for the sum that rank 0 does not send
+        assert not isinstance(exchange.op.items[0], Numbers) or rank == 1 or not exchange.op.items[0].received
+        return error
 
-    said = on_all(2, body)[0]
+    error = on_all(2, body)[0]
     close(both)
-    assert said.startswith("WireError: a message of rank 1 arrived damaged")
+    assert error.startswith("WireError: a message of rank 1 arrived damaged")
 
 
 @pytest.mark.timeout(60)
 def test_items_that_are_damaged_in_a_relay_are_refused_by_all_behind_the_damage() -> None:
-    """Rank 1 damages what it sends to rank 2, which passes it on to rank 0."""
-    all_streams = meet(3)
-    damaging(all_streams[1][2])
+    """Rank 1 damages what it sends to rank 2, which forwards it to rank 0."""
+    all_connections = connect_all(3)
+    damage(all_connections[1][2])
 
     def body(rank: int) -> str:
-        relay = Relay(rank, all_streams[rank], 1, Buffers(), 20.0)
+        relay = Relay(rank, all_connections[rank], 1, Buffers(), 20.0)
         if rank == 1:
-            return str(len(relay.make([torch.full((5,), rank).byte()], 5)))
-        return error_of(lambda: relay.make([torch.full((5,), rank).byte()], 5))
+            return str(len(relay.run([torch.full((5,), rank).byte()], 5)))
+        return error_of(lambda: relay.run([torch.full((5,), rank).byte()], 5))
 
-    said = on_all(3, body)
-    close(all_streams)
-    assert said[1] == "3"
+    results = on_all(3, body)
+    close(all_connections)
+    assert results[1] == "3"
     for rank in (0, 2):
-        assert said[rank].startswith("WireError: a message of rank 1 arrived damaged")
+        assert results[rank].startswith("WireError: a message of rank 1 arrived damaged")
 
 
 @pytest.mark.timeout(60)
 def test_an_absurd_length_is_refused_before_memory_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = meet(2)
+    both = connect_all(2)
     reserved: list[int] = []
     empty = Buffers.empty
 
@@ -122,19 +122,19 @@ def test_an_absurd_length_is_refused_before_memory_is_reserved(monkeypatch: pyte
 
     monkeypatch.setattr(Buffers, "empty", noted)
     words = struct.pack("<5I", 1, 0, 0, 2**31 - 1, 0)
-    both[1][0].connection.sendall(words + struct.pack("<I", zlib.crc32(words)))
-    legs = list(sharded._legs(0, 2))
-    item = Numbers(0, 100, legs, exact=False)
+    both[1][0].socket.sendall(words + struct.pack("<I", zlib.crc32(words)))
+    hops = list(sharded._hops(0, 2))
+    item = Numbers(0, 100, hops, exact=False)
     item.longest = longest_message(100)
-    journey = Journey(Hops(legs, [item], torch.device("cpu")), both[0], 1, Buffers(), 20.0)
-    said = error_of(journey.make)
-    assert said.startswith("WireError: rank 1 announced a message of 2147483647 bytes, where 0 to 68736 are possible;")
+    exchange = Exchange(PipelinedExchange(hops, [item], torch.device("cpu")), both[0], 1, Buffers(), 20.0)
+    error = error_of(exchange.run)
+    assert error.startswith("WireError: rank 1 announced a message of 2147483647 bytes, where 0 to 68736 are possible;")
     words = struct.pack("<4I", 1, 1, 69_000, 0)
-    fresh = meet(2)
-    fresh[1][0].connection.sendall(words + struct.pack("<I", zlib.crc32(words)))
+    fresh = connect_all(2)
+    fresh[1][0].socket.sendall(words + struct.pack("<I", zlib.crc32(words)))
     relay = Relay(0, fresh[0], 1, Buffers(), 20.0)
-    said = error_of(lambda: relay.make([torch.zeros(10).byte()], longest_message(100)))
-    assert said.startswith("WireError: rank 1 announced a message of 69000 bytes, where 0 to 68736 are possible;")
+    error = error_of(lambda: relay.run([torch.zeros(10).byte()], longest_message(100)))
+    assert error.startswith("WireError: rank 1 announced a message of 69000 bytes, where 0 to 68736 are possible;")
     assert all(numel < 10_000 for numel in reserved)
     close([*both, *fresh])
 
@@ -172,28 +172,28 @@ def announces_too_much(rank: int, ranks: int) -> list[str]:
     """Rank 1 sends more bytes than the others think possible, in every operation that tells lengths over Gloo."""
     length = 5000 if rank == 1 else 5
     item = torch.zeros(length, dtype=torch.uint8)
-    legs = list(sharded._legs(rank, ranks))
-    hops_item = Numbers(rank, length, legs, exact=False)
+    hops = list(sharded._hops(rank, ranks))
+    hops_item = Numbers(rank, length, hops, exact=False)
     hops_item.longest = 100
     ops: list[Any] = [
         AllGather([item], False, 100),
         AllToAll([[item] for _ in range(ranks)], False, 100),
         SendRecv([item], 1 - rank, 1 - rank, None, longest=100),
-        Hops(legs, [hops_item], torch.device("cpu")),
+        PipelinedExchange(hops, [hops_item], torch.device("cpu")),
     ]
-    said = []
+    errors = []
     for op in ops:
         world = Distributed(dist.new_group([0, 1], timeout=timedelta(seconds=2)))
-        world._gloo = set()  # as on backends without connections of our own
-        said.append(error_of(lambda: world.perform(op)))  # noqa: B023
-    return said
+        world._tcp_devices = set()  # as on backends without TCP connections
+        errors.append(error_of(lambda: world.perform(op)))  # noqa: B023
+    return errors
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(90)
 def test_an_absurd_length_over_gloo_names_its_sender() -> None:
-    said = run_ranks(2, announces_too_much, seconds=80)
-    for message in said[0]:
+    errors = run_ranks(2, announces_too_much, seconds=80)
+    for message in errors[0]:
         assert message.startswith("WireError: rank 1 announced a message of 50")
         assert "where 0 to 100 are possible" in message
 

@@ -17,8 +17,8 @@ from tests.distributed.processes import run_ranks
 from thinwire.core import shards
 from thinwire.core.average import average
 from thinwire.core.reducers import sharded
-from thinwire.worlds import journeys
 from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.tcp import exchange
 
 SHAPE = (37, 11)
 STEPS = 2
@@ -36,8 +36,7 @@ def average_all(rank: int, ranks: int) -> dict[str, Any]:
         for reduction in reductions(codec):
             slot = thinwire.Slot()
             for step in range(STEPS):
-                world = Distributed()
-                world.buffers = buffers
+                world = Distributed(buffers=buffers)
                 turn = thinwire.StepInfo(rank, ranks, 7, step, reduction, buffers=buffers)
                 mean = world.drive(average(codec, gradients(ranks, SHAPE, seed=step)[rank], slot, turn, weights(SHAPE)))
             results[f"{row} {reduction}"] = (mean.numpy(), world.sent)
@@ -48,10 +47,9 @@ def average_all(rank: int, ranks: int) -> dict[str, Any]:
 
 
 def average_in_hops(rank: int, ranks: int) -> dict[str, Any]:
-    """The wire chains once more, as if their messages were long: in hops, in slices, and in parcels."""
-    results, world = {}, Distributed()
-    world.buffers = Poisoned()
-    sharded.LONG = shards.SLICE = journeys._PARCEL = 1
+    """The wire chains once more, as if their messages were long: in hops, in slices, and in frames."""
+    results, world = {}, Distributed(buffers=Poisoned())
+    sharded.LONG = shards.SLICE = exchange._FRAME_BYTES = 1
     for row in ROWS:
         codec, slot = thinwire.Codec.parse(row), thinwire.Slot()
         for step in range(STEPS if codec.coders else 0):

@@ -30,9 +30,7 @@ def average_together(rank: int, ranks: int) -> dict[str, list[bytes]]:
         codec = thinwire.Codec.parse(text)
         for shared in (True, False):
             slots = [thinwire.Slot() for _ in SHAPES]
-            world = Distributed()
-            if shared:
-                world.buffers = Poisoned()
+            world = Distributed(buffers=Poisoned() if shared else None)
             for step in range(STEPS):
                 rounds = []
                 for at, shape in enumerate(SHAPES):

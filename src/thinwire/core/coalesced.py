@@ -1,10 +1,10 @@
-"""Several segments' rounds as one: at each info, operations of one kind share a collective."""
+"""Several segments' rounds as one: in each round, operations of one kind share a collective."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Hops, Op, Rounds, SendRecv, merged
+from thinwire.core.ops import AllGather, AllReduce, AllToAll, Broadcast, Op, PipelinedExchange, Rounds, SendRecv, merged
 
 T = TypeVar("T")
 
@@ -53,15 +53,15 @@ def _sort(i: int, op: Op) -> Hashable:
         case Broadcast(items, root):
             return ("broadcast", root, items[0].dtype, items[0].device)
         case SendRecv(items, to, source, sizes):
-            return ("hop", to, source, sizes is None, items[0].dtype, items[0].device)
-        case Hops(legs, _, device):
-            return ("hops", tuple(legs), op.sizes is None, device)
+            return ("send", to, source, sizes is None, items[0].dtype, items[0].device)
+        case PipelinedExchange(hops, _, device):
+            return ("hops", tuple(hops), op.sizes is None, device)
         case _:
             return i
 
 
 def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
-    """Yield one operation for all of these and hand out their replies."""
+    """Yield one operation for all of these and return the reply of each."""
     first = ops[0]
     if len(ops) == 1:
         return [(yield first)]
@@ -71,12 +71,12 @@ def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
         scattered: Op = AllToAll([[t for op in ops for t in op.parts[j]] for j in peers], first.exact, _longest(ops))  # type: ignore[union-attr]
         received = yield scattered
         return [[items[a:b] for items in received] for a, b in _ranges(counts)]
-    if isinstance(first, Hops):
-        return [(yield merged([op for op in ops if isinstance(op, Hops)]))] * len(ops)
+    if isinstance(first, PipelinedExchange):
+        return [(yield merged([op for op in ops if isinstance(op, PipelinedExchange)]))] * len(ops)
     counts = [len(op.items) for op in ops]  # type: ignore[union-attr]
     items = [t for op in ops for t in op.items]  # type: ignore[union-attr]
     if isinstance(first, SendRecv):
-        received, asides = yield _merged_hop([op for op in ops if isinstance(op, SendRecv)])
+        received, asides = yield _merged_sends([op for op in ops if isinstance(op, SendRecv)])
         return [(received[a:b], aside) for (a, b), aside in zip(_ranges(counts), asides, strict=True)]
     if isinstance(first, AllGather):
         reply = yield replace(first, items=items, longest=_longest(ops))  # type: ignore[arg-type]
@@ -85,8 +85,8 @@ def _perform_merged(ops: list[Op]) -> Rounds[list[Any]]:
     return [reply[a:b] for a, b in _ranges(counts)]
 
 
-def _merged_hop(ops: list[SendRecv]) -> SendRecv:
-    """What is to be done meanwhile is done for all of them."""
+def _merged_sends(ops: list[SendRecv]) -> SendRecv:
+    """One operation for all of these; it calls the `meanwhile` of each."""
     items = [t for op in ops for t in op.items]
     sizes = None if ops[0].sizes is None else [size for op in ops for size in op.sizes or ()]
     return replace(

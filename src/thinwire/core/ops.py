@@ -1,9 +1,9 @@
 """The operations that rounds yield and worlds perform.
 
-Every operation carries a list of items, so that the rounds of several segments can share one collective
-(`core.coalesced`). Items are flat tensors, those of a journey (`Hops`) what gives and takes them. `exact` says
-that each rank knows the sizes it will receive because all ranks send the same ones; otherwise the world sends
-every length first, as `LENGTH_BYTES` bytes, and refuses one above `longest` before it reserves memory.
+Every operation has a list of items, so that the rounds of several segments can share one collective
+(`core.coalesced`). Items are flat tensors; those of a `PipelinedExchange` are objects that make and receive messages.
+`exact` says that each rank knows the sizes it will receive, because all ranks send the same ones. Otherwise the world
+sends every length first, as `LENGTH_BYTES` bytes. It refuses a length above `longest` before it reserves memory.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -39,8 +39,8 @@ class AllReduce:
 class AllGather:
     """Every rank receives all ranks' items: a list for each rank.
 
-    Items of unequal length go round a ring, where each rank passes on what came to the next: however long those of one
-    rank are, no link carries them twice.
+    Items of unequal length go round a ring: each rank forwards what it receives to the next one. However long the items
+    of one rank are, no link carries them twice.
     """
 
     items: Sequence[Tensor]
@@ -55,7 +55,7 @@ class AllGather:
 
 @dataclass(frozen=True, eq=False)
 class AllToAll:
-    """Rank r sends parts[j] to rank j and receives a list for each rank; its own list is handed back."""
+    """Rank r sends parts[j] to rank j and receives a list for each rank; its own list is returned as it is."""
 
     parts: Sequence[Sequence[Tensor]]
     exact: bool = True
@@ -67,7 +67,7 @@ class AllToAll:
 
 @dataclass(frozen=True, eq=False)
 class Broadcast:
-    """Every rank receives root's items; the others' items only tell shape and type."""
+    """Every rank receives root's items; the items of the other ranks only define shape and type."""
 
     items: Sequence[Tensor]
     root: int
@@ -80,7 +80,7 @@ class Broadcast:
 class SendRecv:
     """Send items to one rank and receive items of the same count and type from another.
 
-    `meanwhile` is computed while the bytes are under way; the reply is (received items, its result).
+    `meanwhile` is computed while the bytes are in flight; the reply is (received items, its result).
     """
 
     items: Sequence[Tensor]
@@ -94,111 +94,113 @@ class SendRecv:
         return sum(item_bytes(t, self.sizes is not None) for t in self.items) if self.to != rank else 0
 
 
-class Leg(NamedTuple):
-    """One exchange of a journey: whom to send to, whom to hear from, and what must have been taken before it."""
+class Hop(NamedTuple):
+    """One step of a pipelined exchange: this rank sends to one rank and receives from another."""
 
     to: int
     source: int
-    needs: int = -1  # the leg whose items make those of this one, each the one in its place; -1: none
+    needs: int = -1  # the hop whose received messages this one's are made of, item by item; -1: none
 
 
 @dataclass
 class Traffic:
-    """Bytes of a journey so far."""
+    """Bytes of an exchange so far."""
 
     sent: int = 0
     received: int = 0
 
 
-class Carried(Protocol):
-    """Something that sends and receives one message in every leg of a journey."""
+class MessageSource(Protocol):
+    """An item of a pipelined exchange: it sends and receives one message in every hop."""
 
     size: int | None  # bytes of each message, if all ranks know them
-    about: int  # bytes that all ranks expect
+    expected_size: int  # bytes that all ranks expect
     longest: int  # bytes that a message can have at most
     traffic: Traffic
 
-    def prepare(self, leg: int) -> bool:
-        """Do a little of the work for what will be given; False: there is more of it."""
+    def prepare(self, hop: int) -> bool:
+        """Do a part of the work for the next message; False: there is more of it."""
 
-    def give(self, leg: int) -> Tensor:
-        """What is sent; it must last until it is gone."""
+    def next_message(self, hop: int) -> Tensor:
+        """The message to send. It must not change before `on_sent`."""
 
-    def gone(self, leg: int) -> None:
-        """What was given has been sent: it may be overwritten."""
+    def on_sent(self, hop: int) -> None:
+        """The message has been sent: its memory may be overwritten."""
 
-    def take(self, leg: int, message: Tensor) -> None:
-        """What came; it lasts as long as the call."""
+    def on_message(self, hop: int, message: Tensor) -> None:
+        """A message has arrived. Its memory is valid during this call only."""
 
 
 @dataclass(frozen=True, eq=False)
-class Hops:
-    """A journey of several exchanges, one after the other, with work in between done while messages travel.
+class PipelinedExchange:
+    """Several hops, one after the other; items encode and decode while other messages are in flight.
 
-    Every leg carries a message of each item. The world asks for that of item i with `given(leg, i)` and hands over
-    what came in its place with `taken(leg, i, message)`: before item i of a leg that needs this one, and otherwise
-    while the next leg's messages are under way. `spares` do a little work that nobody waits for, each time they are
-    called, and return False if there is none; a world may call them where it would have to wait.
+    Every hop sends one message of each item. The world asks item i for it with `next_message(hop, i)` and passes it the
+    message that it received with `on_message(hop, i, message)`. If a later hop needs this one, the world does so before
+    it asks item i for the message of that hop; otherwise it does so while messages of the next hop are in flight.
+
+    Each call of an `on_idle` function does a part of some work that no message waits for. It returns False if there is
+    none. A world may call these functions where it would have to wait.
     """
 
-    legs: Sequence[Leg]
-    items: Sequence[Carried]
+    hops: Sequence[Hop]
+    items: Sequence[MessageSource]
     device: torch.device
-    spares: Sequence[Callable[[], bool]] = ()
+    on_idle: Sequence[Callable[[], bool]] = ()
 
     @property
     def sizes(self) -> list[int] | None:
-        """Of a leg's messages, if all ranks know them."""
+        """Bytes of the messages of a hop, if all ranks know them."""
         sizes = [item.size for item in self.items]
         return None if None in sizes else sizes  # type: ignore[return-value]
 
-    def prepared(self, leg: int, at: int) -> bool:
-        """Whether item i can be asked for without long work; some of that work is done, if not. Nobody has to ask."""
-        return self.items[at].prepare(leg)
+    def prepare(self, hop: int, index: int) -> bool:
+        """Do a part of the work for a message; True: all of it is done. A world need not call this."""
+        return self.items[index].prepare(hop)
 
-    def given(self, leg: int, at: int) -> Tensor:
-        item = self.items[at]
-        message = item.give(leg)
+    def next_message(self, hop: int, index: int) -> Tensor:
+        item = self.items[index]
+        message = item.next_message(hop)
         item.traffic.sent += item_bytes(message, exact=False) if item.size is None else item.size
         return message
 
-    def gone(self, leg: int, at: int) -> None:
-        self.items[at].gone(leg)
+    def on_sent(self, hop: int, index: int) -> None:
+        self.items[index].on_sent(hop)
 
-    def taken(self, leg: int, at: int, message: Tensor) -> None:
-        item = self.items[at]
+    def on_message(self, hop: int, index: int, message: Tensor) -> None:
+        item = self.items[index]
         item.traffic.received += item_bytes(message, exact=False) if item.size is None else item.size
-        item.take(leg, message)
+        item.on_message(hop, message)
 
     def sent(self, rank: int, ranks: int) -> int:
-        """Bytes of the journey, once it has been made."""
+        """Bytes that were sent; all of them once the exchange has ended."""
         return sum(item.traffic.sent for item in self.items)
 
 
 @dataclass(frozen=True, eq=False)
 class Begin:
-    """Start an operation and go on; the reply is a ticket for `Finish`."""
+    """Start an operation and continue; the reply is a ticket for `Finish`."""
 
     op: "Collective"
 
 
 @dataclass(frozen=True, eq=False)
 class Finish:
-    """Wait for an operation begun earlier; the reply is that operation's."""
+    """Wait for an operation that was started earlier; the reply is that operation's."""
 
     ticket: Any
 
 
-Collective: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | SendRecv | Hops
+Collective: TypeAlias = AllReduce | AllGather | AllToAll | Broadcast | SendRecv | PipelinedExchange
 Op: TypeAlias = Collective | Begin | Finish
 Rounds: TypeAlias = Generator[Op, Any, T]
 
 
-def merged(journeys: Sequence[Hops]) -> Hops:
-    """Journeys of the same legs as one: each leg carries the items of all, in their order."""
-    items = [item for journey in journeys for item in journey.items]
-    spares = [spare for journey in journeys for spare in journey.spares]
-    return Hops(journeys[0].legs, items, journeys[0].device, spares)
+def merged(exchanges: Sequence[PipelinedExchange]) -> PipelinedExchange:
+    """One exchange for several that have the same hops: each hop sends the items of all, in their order."""
+    items = [item for exchange in exchanges for item in exchange.items]
+    on_idle = [function for exchange in exchanges for function in exchange.on_idle]
+    return PipelinedExchange(exchanges[0].hops, items, exchanges[0].device, on_idle)
 
 
 def item_bytes(item: Tensor, exact: bool) -> int:
@@ -206,12 +208,12 @@ def item_bytes(item: Tensor, exact: bool) -> int:
 
 
 def longest_message(numel: int) -> int:
-    """Bytes above which no chain's message of so many numbers is: several times what the costliest chain needs."""
+    """The most bytes of a message of so many elements: several times what the costliest chain needs."""
     return min(32 * numel + (1 << 16), LONGEST)
 
 
 def checked_lengths(lengths: list[int]) -> list[int]:
-    """Of messages that are sent."""
+    """The lengths of messages to send, unless one is too long."""
     for length in lengths:
         if not 0 <= length <= LONGEST:
             raise WireError(f"a message has 0 to {LONGEST} bytes, not {length}; average smaller tensors.")
@@ -219,7 +221,7 @@ def checked_lengths(lengths: list[int]) -> list[int]:
 
 
 def announced_lengths(lengths: list[int], longest: int, source: int) -> list[int]:
-    """Of messages that rank `source` will send, checked before memory is reserved for them."""
+    """The lengths of messages that rank `source` will send, checked before memory is reserved for them."""
     for length in lengths:
         if not 0 <= length <= longest:
             raise WireError(
@@ -244,18 +246,18 @@ def sent_bytes(op: Collective, reply: Any, rank: int, ranks: int) -> int:
 
 
 def received_bytes(op: Collective, reply: Any, rank: int, ranks: int) -> int:
-    """Bytes that the reply to an operation brought."""
+    """Bytes that a rank received in an operation, of which this is the reply."""
     if isinstance(op, AllReduce):
         return op.sent(rank, ranks)
     if isinstance(op, Broadcast):
         return 0 if rank == op.root else sum(item_bytes(t, True) for t in reply)
     if isinstance(op, SendRecv):
         return 0 if op.to == rank else sum(item_bytes(t, op.sizes is not None) for t in reply[0])
-    if isinstance(op, Hops):
+    if isinstance(op, PipelinedExchange):
         return sum(item.traffic.received for item in op.items)
     return sum(item_bytes(t, op.exact) for source, items in enumerate(reply) if source != rank for t in items)
 
 
 def rounds_in(op: Op) -> int:
     """How often the ranks wait for each other in an operation."""
-    return len(op.legs) if isinstance(op, Hops) else 0 if isinstance(op, Finish) else 1
+    return len(op.hops) if isinstance(op, PipelinedExchange) else 0 if isinstance(op, Finish) else 1

@@ -1,4 +1,4 @@
-"""What a rank gives to a sum: elements that are made a range at a time, just before they are needed."""
+"""A rank's contribution to a sum: elements that are made a range at a time, just before they are needed."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
@@ -14,20 +14,20 @@ _WORTH_SPLITTING = 1 << 16  # elements; fewer are made at once
 
 
 class Sink(Protocol):
-    """Whoever waits for the elements of the sum."""
+    """Receives the elements of the sum."""
 
     def arrived(self, low: int, high: int) -> None:
-        """These elements of the sum are there; none arrives twice."""
+        """These elements of the sum have arrived; no element arrives twice."""
 
     def on_idle(self) -> bool:
-        """Do a little of the work on them; False: there is none to do now."""
+        """Do a part of the work on them; False: there is none to do now."""
 
 
 class Source:
     """Elements in `values`; ranges of them are valid once `range` has returned them.
 
-    Ranges that are asked for are the same ones, or do not overlap. The first bytes of a message can leave before the
-    last elements are made.
+    Callers ask for the same ranges again, or for ranges that do not overlap. The first bytes of a message can be sent
+    before the last elements are made.
     """
 
     def __init__(self, values: Tensor, make: Make | None = None) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from thinwire.errors import WorldError
 from thinwire.worlds.distributed import Distributed
-from thinwire.worlds.exchanges import timeout_of
+from thinwire.worlds.group import timeout_of
 
 Job = Callable[[Distributed], None]
 Jobs: TypeAlias = "queue.SimpleQueue[tuple[Job, Sequence[Promise]] | None]"
@@ -71,7 +71,7 @@ class Lane:
             return
         self._forget.detach()
         _OPEN.discard(self)
-        self.world.hang_up()
+        self.world.close_connections()
         if not self._partial:
             _destroy(self.world)
 
@@ -103,7 +103,7 @@ def end_forgotten(world: Distributed) -> None:
     everywhere = set(mine).intersection(*world.gathered(list(mine), "attach"))
     for name in sorted(everywhere):
         _FORGOTTEN.remove(mine[name])
-        mine[name].hang_up()
+        mine[name].close_connections()
         if len(members) == dist.get_world_size():
             _destroy(mine[name])
 

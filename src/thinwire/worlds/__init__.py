@@ -1,1 +1,1 @@
-"""Who performs the operations: processes (`distributed`), one process (`simulated`), a clock (`modelled`)."""
+"""Worlds perform the operations: in several processes (`distributed`), or for all ranks in one (`simulated`)."""

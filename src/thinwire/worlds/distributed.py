@@ -1,8 +1,9 @@
-"""Processes over torch.distributed: the operations on a process group."""
+"""The world of processes that torch.distributed joins: it performs operations on a process group."""
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar
@@ -23,13 +24,10 @@ from thinwire.core.ops import (
     Broadcast,
     Collective,
     Finish,
-    Hops,
-    Leg,
     Op,
+    PipelinedExchange,
     Rounds,
     SendRecv,
-    announced_lengths,
-    checked_lengths,
     received_bytes,
     rounds_in,
     sent_bytes,
@@ -39,12 +37,17 @@ from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot, check_slot
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Stage
-from thinwire.worlds.exchanges import Exchanges, give_way, split
-from thinwire.worlds.relay import Relay
+from thinwire.errors import WorldError
+from thinwire.worlds.backend import Backend, yield_cpu
+from thinwire.worlds.group import Group, devices_of
+from thinwire.worlds.tcp.handshake import connect
+from thinwire.worlds.tcp.presence import Presence
+from thinwire.worlds.tcp.transport import TcpTransport
+from thinwire.worlds.transport import Transport
 
 T = TypeVar("T")
 
-_HOW = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_PRESENCE: "weakref.WeakKeyDictionary[dist.ProcessGroup, Presence | None]" = weakref.WeakKeyDictionary()
 
 
 def average(
@@ -115,12 +118,10 @@ _KEPT = threading.local()
 
 
 def _world(group: dist.ProcessGroup | None) -> "Distributed":
-    """A world of this group whose work memory is this thread's, and stays."""
-    world = Distributed(group)
+    """A world of this group that uses this thread's work memory, which is kept for the next call."""
     if not hasattr(_KEPT, "buffers"):
         _KEPT.buffers = Buffers()
-    world.buffers = _KEPT.buffers
-    return world
+    return Distributed(group, _KEPT.buffers)
 
 
 @dataclass
@@ -133,11 +134,17 @@ class Counters:
     seconds: float = 0.0
 
 
-class Distributed(Exchanges):
+class Distributed:
     """Performs operations on one process group and counts what they cost this rank."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        super().__init__(group)
+    def __init__(self, group: dist.ProcessGroup | None = None, buffers: Buffers | None = None) -> None:
+        """`buffers`: work memory for one `drive` at a time; a failed operation may still use it."""
+        self._group = Group(group)
+        self.group, self.rank, self.ranks = group, self._group.rank, self._group.ranks
+        self.buffers = Buffers() if buffers is None else buffers
+        self._backend = Backend(self._group, self.buffers)
+        self._tcp = TcpTransport(self._group, self.buffers)
+        self._tcp_devices = devices_of("gloo", group) & {"cpu"}
         self._counters = Counters()
 
     @property
@@ -150,9 +157,9 @@ class Distributed(Exchanges):
         return replace(self._counters)
 
     def drive(self, rounds: Rounds[T]) -> T:
-        """Run rounds to their end; what they took of the world's buffers is theirs until the next ones begin."""
+        """Run rounds to their end. Memory that they took from `buffers` is valid until the next rounds begin."""
         self.buffers.reset()
-        self.meet()
+        self._connect_presence()
         reply: Any = None
         try:
             while True:
@@ -167,7 +174,7 @@ class Distributed(Exchanges):
             raise
 
     def perform(self, op: Op) -> Any:
-        """Do one operation and return its reply; a failing backend becomes an error that says what was being done."""
+        """Perform one operation and return its reply; if the backend fails, the error names the operation."""
         began = perf_counter()
         what = type(op.ticket[0] if isinstance(op, Finish) else op.op if isinstance(op, Begin) else op).__name__
         try:
@@ -185,7 +192,7 @@ class Distributed(Exchanges):
         self._counters.rounds += rounds_in(started)
         ticket = (started, self._begin(started))
         if isinstance(op, Begin):
-            give_way()
+            yield_cpu()
             return ticket
         return self._finish(*ticket)
 
@@ -196,111 +203,73 @@ class Distributed(Exchanges):
         return reply
 
     def _begin(self, op: Collective) -> Callable[[], Any]:
-        """Start an operation; what is returned waits for it and gives the reply."""
+        """Start an operation; the returned function waits for it and returns the reply."""
         match op:
             case AllReduce():
-                return self._all_reduce(op)
+                return self._backend.all_reduce(op)
             case AllGather():
                 return self._all_gather(op)
             case AllToAll():
-                return self._all_to_all(op.parts, op.exact, op.longest)
+                return self._backend.all_to_all(op.parts, op.exact, op.longest)
             case Broadcast():
-                return self._broadcast(op)
+                return self._backend.broadcast(op)
             case SendRecv():
-                return self._send_recv(op)
-            case Hops():
-                return lambda: self._make_journey(op)
-
-    def _all_reduce(self, op: AllReduce) -> Callable[[], list[Tensor]]:
-        flat, sizes = self._joined(op.items), [t.numel() for t in op.items]
-        work = dist.all_reduce(flat, _HOW[op.how], group=self.group, async_op=True) if self.ranks > 1 else None
-        return lambda: _waited(work, split(flat, sizes))
+                return self._backend.send_recv(op)
+            case PipelinedExchange():
+                return lambda: self._transport(op.device).exchange(op)
 
     def _all_gather(self, op: AllGather) -> Callable[[], list[list[Tensor]]]:
-        sizes = [t.numel() for t in op.items]
         if self.ranks == 1:
             return lambda: [list(op.items)]
-        if not op.exact:
-            return self._gather_uneven(op)
-        flat = self._joined(op.items)
-        gathered = self.buffers.empty(self.ranks * flat.numel(), flat.dtype, flat.device)
-        work = _all_gather_flat(gathered, flat, self.group)
-        return lambda: _waited(work, [split(row, sizes) for row in gathered.view(self.ranks, -1)])
+        if op.exact:
+            return self._backend.all_gather(op)
+        of_bytes = all(t.dtype == torch.uint8 for t in op.items)
+        transport = self._transport(op.items[0].device) if of_bytes else self._backend
+        return transport.gather(op.items, op.longest)
 
-    def _gather_uneven(self, op: AllGather) -> Callable[[], list[list[Tensor]]]:
-        """Round a ring if there are streams; else every rank sends its own to each peer."""
-        streams = self._streams(op.items[0].device)
-        if streams is None or any(t.dtype != torch.uint8 for t in op.items):
-            return self._all_to_all([list(op.items)] * self.ranks, False, op.longest)
+    def _transport(self, device: torch.device) -> Transport:
+        """TCP connections for CPU tensors that Gloo would send, if the ranks can open them; else the backend."""
+        return self._tcp if device.type in self._tcp_devices and self._tcp.open(self.gathered) else self._backend
 
-        def finish() -> list[list[Tensor]]:
-            with streams.journey() as number:
-                relay = Relay(self.rank, streams.streams, number, self.buffers, streams.patience)
-                return relay.make([t.contiguous() for t in op.items], op.longest)
+    def close_connections(self) -> None:
+        """Close the connections that this group's transports opened, if there are any."""
+        for transport in (self._tcp, self._backend):
+            transport.close()
 
-        return finish
+    @property
+    def timeout(self) -> float:
+        """Seconds for which the group waits for a peer."""
+        return self._group.timeout
 
-    def _all_to_all(
-        self, parts: Sequence[Sequence[Tensor]], exact: bool, longest: int
-    ) -> Callable[[], list[list[Tensor]]]:
-        if self.ranks == 1:
-            return lambda: [list(parts[0])]
-        peer = (self.rank + 1) % self.ranks
-        sizes = [[t.numel() for t in items] for items in parts]
-        sizes[self.rank] = []
-        incoming = [sizes[peer]] * self.ranks if exact else self._exchange_lengths(sizes, longest)
-        like = parts[peer][0]
-        sending = [t for j, items in enumerate(parts) if j != self.rank for t in items]
-        flat = self._joined(sending)
-        takes = [0 if j == self.rank else sum(incoming[j]) for j in range(self.ranks)]
-        received = self.buffers.empty(sum(takes), like.dtype, like.device)
-        gives = [sum(s) for s in sizes]
-        work = dist.all_to_all_single(received, flat, takes, gives, group=self.group, async_op=True)
-        rows = torch.split(received, takes)
-        own = list(parts[self.rank])
-        replies = [own if j == self.rank else split(rows[j], incoming[j]) for j in range(self.ranks)]
-        return lambda: _waited(work, replies)
+    def gathered(self, mine: Any, what: str = "an exchange of objects") -> list[Any]:
+        """The objects of all ranks, by rank."""
+        everyone: list[Any] = [None] * self.ranks
+        try:
+            dist.all_gather_object(everyone, mine, group=self.group)
+        except RuntimeError as reason:
+            raise self.failure(what, reason) from reason
+        return everyone
 
-    def _exchange_lengths(self, sizes: list[list[int]], longest: int) -> list[list[int]]:
-        """Tell every peer how long its items are, and hear the same; all send the same number of items."""
-        device = self._device()
-        count = max(len(items) for items in sizes)
-        counts = [0 if j == self.rank else count for j in range(self.ranks)]
-        flat = checked_lengths([n for j, items in enumerate(sizes) if j != self.rank for n in items])
-        outgoing = torch.tensor(flat, dtype=torch.int32, device=device)
-        heard = torch.empty_like(outgoing)
-        dist.all_to_all_single(heard, outgoing, counts, counts, group=self.group)
-        rows = enumerate(torch.split(heard, counts))
-        return [announced_lengths(row.tolist(), longest, source) for source, row in rows]
+    def share_presence(self, other: "Distributed") -> None:
+        """Use the presence of another group of the same ranks."""
+        _PRESENCE[self._group.process_group] = other._connect_presence()
 
-    def _broadcast(self, op: Broadcast) -> Callable[[], list[Tensor]]:
-        # what is broadcast is meant to be kept, so that it must not lie in work memory
-        flat = op.items[0].contiguous() if len(op.items) == 1 else torch.cat([t.reshape(-1) for t in op.items])
-        sizes = [t.numel() for t in op.items]
-        work = dist.broadcast(flat, self._global(op.root), group=self.group, async_op=True) if self.ranks > 1 else None
-        return lambda: _waited(work, split(flat, sizes))
+    def tell_failure(self, reason: BaseException) -> None:
+        """Send the other ranks the reason why this one does not take part in the next operation."""
+        presence = _PRESENCE.get(self._group.process_group)
+        if presence is not None:
+            presence.tell_failure(reason)
 
-    def _send_recv(self, op: SendRecv) -> Callable[[], tuple[list[Tensor], Any]]:
-        if op.to == self.rank:
-            return lambda: (list(op.items), op.meanwhile() if op.meanwhile else None)
-        leg = Leg(op.to, op.source)
-        sizes = self._lengths(op.items, leg, [op.longest] * len(op.items)) if op.sizes is None else op.sizes
-        flight = self._depart(op.items, leg, sizes)
+    def failure(self, what: str, reason: BaseException) -> WorldError:
+        """The error to raise if the backend or a connection fails: it names the rank that is lost."""
+        presence = _PRESENCE.get(self._group.process_group)
+        who = "a peer may have died or left" if presence is None else presence.explain(self.timeout)
+        return WorldError(f"rank {self.rank} of {self.ranks}: {what} failed; {who} ({str(reason).splitlines()[0]})")
 
-        def finish() -> tuple[list[Tensor], Any]:
-            aside = op.meanwhile() if op.meanwhile else None
-            return self._arrive(flight), aside
-
-        return finish
-
-
-def _all_gather_flat(out: Tensor, flat: Tensor, group: dist.ProcessGroup | None) -> Any:
-    """torch 2.13 renames all_gather_into_tensor; older ones have only that."""
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    return gather(out, flat, group=group, async_op=True)
-
-
-def _waited(work: Any, reply: T) -> T:
-    if work is not None:
-        work.wait()
-    return reply
+    def _connect_presence(self) -> Presence | None:
+        """The presence of this group; at the first call all ranks connect it, at the same time."""
+        group = self._group.process_group
+        if group not in _PRESENCE:
+            found = connect(self.rank, self.ranks, self.gathered) if self.ranks > 1 else None
+            _PRESENCE[group] = None if found is None else Presence(found)
+        return _PRESENCE[group]

@@ -17,8 +17,8 @@ from thinwire.core.ops import (
     Begin,
     Broadcast,
     Finish,
-    Hops,
     Op,
+    PipelinedExchange,
     Rounds,
     SendRecv,
     sent_bytes,
@@ -151,7 +151,7 @@ def run(rounds: Sequence[Rounds[T]]) -> tuple[list[T], list[int]]:
 
 
 def _perform(ops: list[Any]) -> list[Any]:
-    """Replies to one operation of each rank; what is begun is done at once, and its reply is the ticket."""
+    """Replies to one operation of each rank; `Begin` performs the operation at once, and its reply is the ticket."""
     if isinstance(ops[0], Begin):
         return perform([op.op for op in ops])
     if isinstance(ops[0], Finish):
@@ -160,7 +160,7 @@ def _perform(ops: list[Any]) -> list[Any]:
 
 
 def perform(ops: list[Any]) -> list[Any]:
-    """The reply of every rank to one operation that all of them asked for; nobody shares memory."""
+    """The reply of every rank to one operation that all of them yielded; ranks share no memory."""
     match ops[0]:
         case AllReduce():
             totals = [_reduced([op.items[i] for op in ops], ops[0].how) for i in range(len(ops[0].items))]
@@ -174,24 +174,24 @@ def perform(ops: list[Any]) -> list[Any]:
         case SendRecv():
             aside = [op.meanwhile() if op.meanwhile else None for op in ops]
             return [([t.clone() for t in ops[op.source].items], aside[rank]) for rank, op in enumerate(ops)]
-        case Hops():
-            return _made_journey(ops)
+        case PipelinedExchange():
+            return _exchange(ops)
         case _:
             raise WorldError(f"no world performs {type(ops[0]).__name__}.")
 
 
-def _made_journey(ops: list[Hops]) -> list[None]:
-    for leg in range(len(ops[0].legs)):
-        given = [[_left(op, leg, at) for at in range(len(op.items))] for op in ops]
+def _exchange(ops: list[PipelinedExchange]) -> list[None]:
+    for hop in range(len(ops[0].hops)):
+        messages = [[_send(op, hop, index) for index in range(len(op.items))] for op in ops]
         for op in ops:
-            for at, item in enumerate(given[op.legs[leg].source]):
-                op.taken(leg, at, item)
+            for index, message in enumerate(messages[op.hops[hop].source]):
+                op.on_message(hop, index, message)
     return [None] * len(ops)
 
 
-def _left(op: Hops, leg: int, at: int) -> Tensor:
-    message = op.given(leg, at).clone()
-    op.gone(leg, at)
+def _send(op: PipelinedExchange, hop: int, index: int) -> Tensor:
+    message = op.next_message(hop, index).clone()
+    op.on_sent(hop, index)
     return message
 
 

@@ -2,7 +2,7 @@
 
 Short messages go in two rounds, an all-to-all and an all-gather. Long ones go hop by hop: in hop h every rank sends to
 the h-th rank after it and receives from the h-th before it. So each receiver has one sender at a time, where an
-all-to-all lets all senders meet at one switch port and lose packets; and while a message travels, the next one is
+all-to-all lets all senders meet at one switch port and lose packets; and while a message is in flight, the next one is
 encoded and the one before decoded.
 """
 
@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from thinwire.core.message import message_size
-from thinwire.core.ops import LENGTH_BYTES, AllGather, AllToAll, Hops, Leg, Rounds, Traffic, longest_message, sent_by
+from thinwire.core.ops import (
+    LENGTH_BYTES,
+    AllGather,
+    AllToAll,
+    Hop,
+    PipelinedExchange,
+    Rounds,
+    Traffic,
+    longest_message,
+    sent_by,
+)
 from thinwire.core.reducers.work import SECOND_ENCODING, Reduced, Work
 from thinwire.core.shards import Decode, Shards, shard_length
 from thinwire.core.source import Source
@@ -31,10 +41,10 @@ def cost(coders: Sequence[Stage], spec: Spec, ranks: int) -> Size:
 
 
 def sharded(work: Work) -> Rounds[Reduced]:
-    """The sum, and whether it is finite, if its messages tell.
+    """The sum, and whether it is finite, if its messages show it.
 
-    Messages are long if those of all tensors in the same rounds are: what is short goes along with what is long. Very
-    long ones travel in slices, of which some are worked on while others are in flight.
+    Messages are long if those of all tensors in the same rounds are long together: short messages are sent with long
+    ones. Very long messages are split into slices: the rank encodes or decodes one while others are in flight.
     """
     numel, device = work.source.numel, work.total.device
     shards = Shards.of(work.links, numel, work.ranks, work.buffers, device)
@@ -43,23 +53,23 @@ def sharded(work: Work) -> Rounds[Reduced]:
         free = list[Tensor]()
         sums = [_ShardedSum(work, part, kept, free) for part in shards.slices()]
         idle = [work.sink.on_idle] if work.sink is not None else []
-        yield Hops(_legs(work.rank, work.ranks), sums, device, idle)
+        yield PipelinedExchange(_hops(work.rank, work.ranks), sums, device, idle)
     else:
         sums = [_ShardedSum(work, shards, kept, [])]
         yield from sums[0].at_once()
     while work.sink is not None and work.sink.on_idle():
         pass
-    told = [each.finite for each in sums]
-    return Reduced(work.total, kept, None if None in told else all(told))
+    finite = [each.finite for each in sums]
+    return Reduced(work.total, kept, None if None in finite else all(finite))
 
 
 @lru_cache(maxsize=1024)
-def _legs(rank: int, ranks: int) -> tuple[Leg, ...]:
+def _hops(rank: int, ranks: int) -> tuple[Hop, ...]:
     """First all shards to their owners, then all sums to everyone; a sum needs the last shard that is added to it."""
-    hops = range(1, ranks)
-    needs = [-1 for _ in hops] + [ranks - 2 for _ in hops]
-    peers = [((rank + hop) % ranks, (rank - hop) % ranks) for hop in (*hops, *hops)]
-    return tuple(Leg(to, source, need) for (to, source), need in zip(peers, needs, strict=True))
+    distances = range(1, ranks)
+    needs = [-1 for _ in distances] + [ranks - 2 for _ in distances]
+    peers = [((rank + distance) % ranks, (rank - distance) % ranks) for distance in (*distances, *distances)]
+    return tuple(Hop(to, source, need) for (to, source), need in zip(peers, needs, strict=True))
 
 
 class _ShardedSum:
@@ -72,7 +82,7 @@ class _ShardedSum:
         low, high = shards.bounds[0]
         self.size = int(shards.full) if shards.exact else None
         # all ranks must expect the same, so that it is not what was measured on one machine
-        self.about = 4 * (high - low) if self.size is None else self.size
+        self.expected_size = 4 * (high - low) if self.size is None else self.size
         self.longest = longest_message(high - low)
         self.traffic = Traffic()
         self.finite: bool | None = True
@@ -109,34 +119,34 @@ class _ShardedSum:
             self._write(gathered[j][0], j)
         self._keep_second_encoding()
 
-    def prepare(self, leg: int) -> bool:
-        if leg >= len(self.others):
+    def prepare(self, hop: int) -> bool:
+        if hop >= len(self.others):
             return True
-        return self.work.source.prepare(*self.shards.bounds[self.others[leg]])
+        return self.work.source.prepare(*self.shards.bounds[self.others[hop]])
 
-    def give(self, leg: int) -> Tensor:
-        sums = leg - (self.ranks - 1)
+    def next_message(self, hop: int) -> Tensor:
+        sums = hop - (self.ranks - 1)
         if sums < 0:
-            return self._message(leg)
+            return self._message(hop)
         return self._sum_message() if sums == 0 else self.encoded_sum
 
-    def gone(self, leg: int) -> None:
-        sums = leg - (self.ranks - 1)
+    def on_sent(self, hop: int) -> None:
+        sums = hop - (self.ranks - 1)
         if sums < 0:
-            self._sent(leg)
+            self._sent(hop)
         elif sums == 0:
             self._write(self.encoded_sum, self.rank)
             self._keep_second_encoding()
 
-    def take(self, leg: int, message: Tensor) -> None:
-        sums = leg - (self.ranks - 1)
+    def on_message(self, hop: int, message: Tensor) -> None:
+        sums = hop - (self.ranks - 1)
         if sums < 0:
-            self._received(message, (self.rank - leg - 1) % self.ranks)
+            self._received(message, (self.rank - hop - 1) % self.ranks)
         else:
             self._write(message, (self.rank - sums - 1) % self.ranks)
 
     def _begin_sum(self) -> None:
-        """This rank's own shard, to which the others' are added; it does not travel."""
+        """This rank's own shard, to which the others' are added; it is not sent."""
         if self._begun:
             return
         self._begun = True

@@ -1,8 +1,8 @@
-"""Frames: items on a stream, behind a header that says which they are and proves that they are intact.
+"""Frames: items on a connection, after a header that identifies them and protects them against damage.
 
-A header is unsigned 32-bit numbers, little endian: the identity of the frame (numbers that both ranks know), the length
-of every item, the CRC-32 of the items, and the CRC-32 of the header itself up to here. The receiver knows the identity
-and the number of items; lengths are used only if the header is intact.
+A header is a sequence of unsigned 32-bit integers, little endian: the identity of the frame (integers that both ranks
+know), the length of every item, the CRC-32 of the items, and the CRC-32 of the header up to here. The receiver knows
+the identity and the number of items. It uses the lengths only if the header is intact.
 """
 
 import struct
@@ -18,13 +18,13 @@ from thinwire.kernels.checksum import crc32
 
 
 class Header(NamedTuple):
-    """What a header announces."""
+    """The contents of a header that was checked."""
 
     lengths: list[int]
     checksum: int  # of the items
 
     def check_items(self, items: Sequence[Tensor], source: int) -> None:
-        """Refuse items that are not those that rank `source` sent."""
+        """Refuse items that differ from those that rank `source` sent."""
         if crc32(items) != self.checksum:
             raise WireError(
                 f"a message of rank {source} arrived damaged: its checksum differs from what was sent;"
@@ -46,9 +46,9 @@ def header_size(identity: tuple[int, ...], count: int) -> int:
 def read_header(
     header: bytearray, identity: tuple[int, ...], sizes: Sequence[int] | None, longest: Sequence[int], source: int
 ) -> Header:
-    """The header of the frame that is due from rank `source`.
+    """The checked header of the frame that is due from rank `source`.
 
-    `sizes`: of the items, if they are known; `longest`: what each can have at most.
+    `sizes`: bytes of the items, if they are known; `longest`: bytes that each can have at most.
     """
     *words, checksum, own = struct.unpack(f"<{len(header) // 4}I", header)
     if own != zlib.crc32(header[:-4]):

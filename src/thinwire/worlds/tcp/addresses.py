@@ -6,11 +6,11 @@ import os
 import socket
 import struct
 
-_ADDRESS_OF = 0x8915  # SIOCGIFADDR
+_SIOCGIFADDR = 0x8915  # the request for the address of an interface
 
 
 def own_addresses() -> list[str]:
-    """Where peers reach this host: at the interface that Gloo is told to use, or else where Gloo would look."""
+    """The addresses of the interface that Gloo is configured to use, or else those that Gloo would choose."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
         return [address for address in [_interface_address(interface)] if address]
@@ -20,22 +20,22 @@ def own_addresses() -> list[str]:
 
 
 def _interface_address(name: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = array.array("b", struct.pack("256s", name.encode()[:15]))
         try:
-            fcntl.ioctl(asked.fileno(), _ADDRESS_OF, request)
+            fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
         except OSError:
             return None
         return socket.inet_ntoa(request[20:24].tobytes())
 
 
 def _address_towards(host: str) -> str | None:
-    """This host's address on the way to another; nothing is sent."""
+    """This host's address on the route to another host; nothing is sent."""
     try:
-        family, kind, _, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as asked:
-            asked.connect(there)
-            address: str = asked.getsockname()[0]
+        family, kind, _, _, destination = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(destination)
+            address: str = probe.getsockname()[0]
             return address
     except OSError:
         return None
