@@ -21,7 +21,7 @@ PACKAGES = {"thinwire": ROOT / "src" / "thinwire", "thinwire_lab": ROOT / "packa
 # Units of thinwire_lab have its name in front. The library never imports one of them.
 FACADE = "__init__"
 LAYERS = (
-    {"_version", "errors"},
+    {"_names", "_version", "errors"},
     {"_native", "kernels"},
     {"machine"},
     {"core"},
@@ -35,6 +35,20 @@ LAYERS = (
     {"__main__"},
     {f"thinwire_lab.{name}" for name in (FACADE, "lab", "recipes", "bench", "compare", "report")},
     {"thinwire_lab.cli"},
+)
+# The same inside core. What a module imports for types only does not count.
+CORE_LAYERS = (
+    {"spec", "buffers", "ops", "options", "inputs", "source"},
+    {"checks", "context"},
+    {"fast"},
+    {"profiling", "stage", "blockwise"},
+    {"settings", "rules", "text", "schedule", "message", "coalesced"},
+    {"shards"},
+    {"reducers"},
+    {"codec"},
+    {"slot", "plan", "route"},
+    {"step"},
+    {"average"},
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 NO_NETWORK = {"errors", "kernels", "core", "stages", "presets"}
@@ -95,6 +109,27 @@ def import_faults(sources: dict[tuple[str, ...], str]) -> list[str]:
             elif LEVEL[target] == LEVEL[unit]:
                 sideways.add((unit, target))
     faults += [f"{a} and {b} import each other" for a, b in sorted(sideways) if a < b and (b, a) in sideways]
+    return faults
+
+
+def core_faults(sources: dict[str, str]) -> list[str]:
+    """Modules of core that import from their own row or a later one, or inside a function."""
+    level = {module: number for number, modules in enumerate(CORE_LAYERS) for module in modules}
+    faults = []
+    for module, text in sources.items():
+        tree = ast.parse(text)
+        typing = {id(n) for node in tree.body if isinstance(node, ast.If) for n in ast.walk(node)}
+        late = {id(n) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for n in ast.walk(node)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or id(node) in typing or not node.module:
+                continue
+            target = node.module.removeprefix("thinwire.core.").split(".")[0]
+            if not node.module.startswith("thinwire.core.") or target == module:
+                continue
+            if level[target] >= level[module]:
+                faults.append(f"{module} must not import {target}")
+            if id(node) in late:
+                faults.append(f"{module} imports {target} inside a function")
     return faults
 
 
@@ -171,6 +206,18 @@ SOURCES = package_sources()
 
 def test_imports_go_one_way() -> None:
     assert import_faults(SOURCES) == []
+
+
+def test_imports_inside_core_go_one_way() -> None:
+    every = [(p[2], text) for p, text in SOURCES.items() if p[:2] == ("thinwire", "core") and p[2] != "__init__"]
+    assert {module for module, _ in every} == set().union(*CORE_LAYERS)
+    assert [fault for module, text in every for fault in core_faults({module: text})] == []
+
+
+def test_a_wrong_import_inside_core_is_found() -> None:
+    assert core_faults({"stage": "from thinwire.core.codec import Codec"}) == ["stage must not import codec"]
+    late = "def f() -> None:\n    from thinwire.core.spec import Spec"
+    assert core_faults({"stage": late}) == ["stage imports spec inside a function"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,10 @@ import and the command line should answer at once.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from thinwire._names import LOADERS as _LOADERS
 from thinwire._version import __version__ as __version__
+
+_LOADERS.append(lambda: import_module("thinwire.api"))
 
 if TYPE_CHECKING:
     from thinwire.api import *  # noqa: F403

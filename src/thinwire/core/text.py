@@ -4,17 +4,16 @@ import difflib
 import inspect
 import re
 from dataclasses import MISSING, fields, is_dataclass
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
+from thinwire._names import NAMES as NAMES
+from thinwire._names import load_names
+from thinwire.core.stage import Stage
 from thinwire.errors import CodecError
 
 Maker = TypeVar("Maker")
 ENTRY_POINTS = "thinwire.stages"  # the group in which packages declare their stages
-
-# Name -> stage class or preset function. `thinwire.stages` and `thinwire.presets` fill it in.
-NAMES: dict[str, Any] = {}
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -129,7 +128,7 @@ def make(name: str, options: dict[str, Any]) -> Any:
 
 def lookup(name: str) -> Any:
     if name not in NAMES:
-        import_module("thinwire.api")  # the stages and presets of thinwire enter their names when they are loaded
+        load_names()
     if name not in NAMES and name in installed_names():
         NAMES[name] = load_installed(name)
     if name not in NAMES:
@@ -145,7 +144,7 @@ def register(maker: Maker) -> Maker:
 
     It returns what it was given, so that it can be a decorator.
     """
-    import_module("thinwire.api")  # the names of thinwire are taken
+    load_names()  # the names of thinwire are taken
     name = str(getattr(maker, "name", "") if isinstance(maker, type) else getattr(maker, "__name__", ""))
     _check_maker(name, maker, f"cannot register {maker!r}")
     taken = NAMES.get(name, maker)
@@ -191,8 +190,6 @@ def _package(entry: EntryPoint) -> str:
 
 def _check_maker(name: str, maker: Any, fault: str) -> None:
     """Refuse what is neither a stage class nor a function, and names that chains cannot spell."""
-    from thinwire.core.stage import Stage  # stages know chains, and chains this module
-
     if not _NAME.fullmatch(name) or name in _LITERALS:
         raise CodecError(f"{fault}: {name!r} is no name; write letters, digits, _ or -, with a letter first.")
     if not isinstance(maker, type):
