@@ -98,7 +98,7 @@ class Step:
             if isinstance(stage, InputStage):
                 x = stage.accumulate(x, ctx)
         self.given = share.plus(entering) if x is share else plus(x, entering)
-        if self.info.measure:
+        if self.info.measure and not self.route.in_sum_space:
             self._energy = float(self.given.tensor().square().sum())
         return self.given.split()
 
