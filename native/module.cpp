@@ -15,6 +15,9 @@ void bind_casts(nb::module_ &m);
 void bind_basis(nb::module_ &m);
 void bind_spectra(nb::module_ &m);
 void bind_checksum(nb::module_ &m);
+void bind_chunked(nb::module_ &m);
+void bind_codebook(nb::module_ &m);
+void bind_blockfloat(nb::module_ &m);
 
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of thinwire; thinwire.kernels.reference is their specification.";
@@ -29,4 +32,7 @@ NB_MODULE(_native, m) {
     bind_basis(m);
     bind_spectra(m);
     bind_checksum(m);
+    bind_chunked(m);
+    bind_codebook(m);
+    bind_blockfloat(m);
 }

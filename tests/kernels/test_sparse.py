@@ -234,3 +234,31 @@ def test_squared_lengths_are_the_references_and_know_their_limits(scale: float) 
             assert usable == (2.0**-45 < largest < 1.8e19)
     for bad in (math.nan, math.inf):
         assert not sparse.squared_lengths(torch.tensor([1.0, 2.0, bad, 0.0]), torch.empty(2))
+
+
+@given(n=st.integers(0, 600), chunk=st.integers(2, 130), density=st.floats(0, 1), seed=st.integers(0, 999))
+@settings(deadline=None)
+def test_the_largest_of_chunks_are_those_of_each_chunk_alone(n: int, chunk: int, density: float, seed: int) -> None:
+    each, rest = math.ceil(density * chunk), math.ceil(density * (n % chunk))
+    for x in draws(n, seed):
+        expected = [
+            low + i
+            for low in range(0, n, chunk)
+            for i in by_sorting(x[low : low + chunk], each if n - low >= chunk else rest)
+        ]
+        assert sparse.largest_in_chunks(x, chunk, each, rest).tolist() == expected
+        assert reference.largest_in_chunks(x, chunk, each, rest).tolist() == expected
+
+
+@pytest.mark.parametrize("name", list(adversarial(64)))
+def test_the_largest_of_long_chunks_survive_adversarial_data(name: str) -> None:
+    x = adversarial(50_000)[name]
+    for each in (1, 64, 300, 2000, 4095):
+        chosen = sparse.largest_in_chunks(x, 4096, each, 10)
+        assert torch.equal(chosen, reference.largest_in_chunks(x, 4096, each, 10))
+
+
+@pytest.mark.parametrize(("each", "rest"), [(9, 0), (1, 3), (-1, 0)])
+def test_impossible_counts_of_chunks_are_refused(each: int, rest: int) -> None:
+    with pytest.raises(CodecError, match="Cannot choose"):
+        sparse.largest_in_chunks(torch.zeros(18), 8, each, rest)

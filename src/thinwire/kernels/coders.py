@@ -1,4 +1,12 @@
-"""Packed positions and entropy coders: compiled on the CPU, Python elsewhere. The reference describes the formats."""
+"""Packed positions and entropy coders: compiled where possible, else Python. The reference describes the formats.
+
+What lies on another device is copied to the CPU, coded there, and copied back: one copy each way, and never a loop in
+Python over elements of the device.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -22,6 +30,21 @@ __all__ = [
 ]
 
 
+P = ParamSpec("P")
+Coder = Callable[Concatenate[Tensor, P], Tensor]
+
+
+def _on_the_cpu(code: Coder[P]) -> Coder[P]:
+    @wraps(code)
+    def there_and_back(data: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        if data.is_cpu:
+            return code(data, *args, **kwargs)
+        return code(data.cpu(), *args, **kwargs).to(data.device)
+
+    return there_and_back
+
+
+@_on_the_cpu
 def pack_indices(positions: Tensor, numel: int) -> Tensor:  # [count] int64 -> [bytes] uint8
     """Ascending unique positions below numel in the smallest of three forms: bitmap, raw numbers, Rice-coded gaps."""
     indices.expect_positions(positions, numel)
@@ -34,6 +57,7 @@ def pack_indices(positions: Tensor, numel: int) -> Tensor:  # [count] int64 -> [
     return out
 
 
+@_on_the_cpu
 def unpack_indices(message: Tensor, numel: int, count: int | None = None) -> Tensor:  # [bytes] uint8 -> [count] int64
     """The positions of a message; refuses what is not ascending, below numel, and `count` long if that is given."""
     expect_message(message, numel)
@@ -47,6 +71,7 @@ def unpack_indices(message: Tensor, numel: int, count: int | None = None) -> Ten
     return out
 
 
+@_on_the_cpu
 def huffman_encode(symbols: Tensor, bits: int) -> Tensor:  # [numel] uint8 -> [bytes] uint8
     """Symbols of 1 to 8 bits near their entropy, never longer than packed plus one byte."""
     expect_symbols(symbols, bits, 1)
@@ -57,6 +82,7 @@ def huffman_encode(symbols: Tensor, bits: int) -> Tensor:  # [numel] uint8 -> [b
     return out[: native.huffman_encode(symbols, bits, out)]
 
 
+@_on_the_cpu
 def huffman_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes] uint8 -> [numel] uint8
     """The symbols of a message; refuses every message that is not exactly `numel` of them."""
     expect_width(bits, 1)
@@ -69,6 +95,7 @@ def huffman_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes]
     return out
 
 
+@_on_the_cpu
 def elias_encode(symbols: Tensor, bits: int) -> Tensor:  # [numel] uint8 -> [bytes] uint8
     """Sign-magnitude symbols of 2 to 8 bits in Elias omega codes, never longer than packed plus one byte."""
     expect_symbols(symbols, bits, 2)
@@ -79,6 +106,7 @@ def elias_encode(symbols: Tensor, bits: int) -> Tensor:  # [numel] uint8 -> [byt
     return out[: native.elias_encode(symbols, bits, out)]
 
 
+@_on_the_cpu
 def elias_decode(message: Tensor, numel: int, bits: int) -> Tensor:  # [bytes] uint8 -> [numel] uint8
     """The symbols of a message; refuses every message that is not exactly `numel` of them."""
     expect_width(bits, 2)

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
+from thinwire.kernels.gpu import gpu_for
 from thinwire.kernels.native import native_for, threads_for
 from thinwire.kernels.reference import integers as reference
 from thinwire.kernels.reference.integers import lane_count
-from thinwire.kernels.shares import check_ranks
+from thinwire.kernels.shares import check_ranks, divided
 
 __all__ = ["integers_decode", "integers_encode", "lane_count"]
 
@@ -17,9 +18,12 @@ def integers_encode(
     """x / ranks rounded at random to whole multiples of 1 / (lift * factor), into int32 lanes."""
     check_ranks(ranks)
     good = x.dtype == torch.float32 and lanes.dtype == torch.int32
+    if good and (gpu := gpu_for(x, lanes)) is not None:
+        gpu.symbols.integers_encode(x, ranks, bits, levels, lift, factor, key, base, lanes)
+        return
     native = native_for(x, lanes) if good else None
     if native is None:
-        share = x if ranks == 1 else x / ranks
+        share = x if ranks == 1 else divided(x, ranks)
         lanes.copy_(reference.integers_encode(share, bits, levels, lift, factor, key, base))
         return
     given = (ranks, bits, levels, lift, factor, key & (2**64 - 1), base & (2**32 - 1))
@@ -29,6 +33,9 @@ def integers_encode(
 def integers_decode(lanes: Tensor, bits: int, unit: float, scale: float, out: Tensor, add: bool) -> None:
     """The numbers of lanes (or of sums of lanes), written to `out` or added to it."""
     good = lanes.dtype == torch.int32 and out.dtype == torch.float32
+    if good and (gpu := gpu_for(lanes, out)) is not None:
+        gpu.symbols.integers_decode(lanes, bits, unit, scale, out, add)
+        return
     native = native_for(lanes, out) if good else None
     if native is None:
         reference.integers_decode(lanes, bits, unit, scale, out, add)

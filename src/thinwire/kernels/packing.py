@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import CodecError, WireError
+from thinwire.kernels.gpu import gpu_for
 from thinwire.kernels.native import native_for
 from thinwire.kernels.reference import packing as reference
 from thinwire.kernels.reference.packing import packed_size, symbol_dtype
@@ -31,6 +32,10 @@ def check_packed(packed: Tensor, numel: int, bits: int) -> None:
 def pack(symbols: Tensor, bits: int) -> Tensor:
     """Symbols [numel] -> uint8 [packed_size(numel, bits)]."""
     check_symbols(symbols, bits)
+    if (gpu := gpu_for(symbols)) is not None and bits <= gpu.symbols.WIDEST:
+        packed = torch.empty(packed_size(symbols.numel(), bits), dtype=torch.uint8, device=symbols.device)
+        gpu.symbols.pack(symbols, bits, packed)
+        return packed
     native = native_for(symbols)
     if native is None:
         return reference.pack(symbols, bits)
@@ -42,6 +47,10 @@ def pack(symbols: Tensor, bits: int) -> Tensor:
 def unpack(packed: Tensor, numel: int, bits: int) -> Tensor:
     """uint8 [packed_size(numel, bits)] -> symbols [numel]; raises WireError on any other length."""
     check_packed(packed, numel, bits)
+    if (gpu := gpu_for(packed)) is not None and bits <= gpu.symbols.WIDEST:
+        symbols = torch.empty(numel, dtype=symbol_dtype(bits), device=packed.device)
+        gpu.symbols.unpack(packed, bits, symbols)
+        return symbols
     native = native_for(packed)
     if native is None:
         return reference.unpack(packed, numel, bits)

@@ -2,23 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from thinwire.errors import CodecError, WireError
+from thinwire.kernels.gpu import gpu_for
+from thinwire.kernels.gpu.layouts import Layout
 from thinwire.kernels.modes import Mode
 from thinwire.kernels.native import native_for, threads_for
 from thinwire.kernels.packing import check_symbols, packed_size, unpack
 from thinwire.kernels.reference import quantise as reference
 from thinwire.kernels.reference.quantise import Norm, bucket_count
-from thinwire.kernels.shares import check_ranks
+from thinwire.kernels.shares import check_ranks, divided
 
 RangeCoder: TypeAlias = Callable[[int, int, Tensor], None]  # the first element, the one after the last, their message
 Kind: TypeAlias = Literal["uniform", "exponential", "levels", "sign"]
 
-__all__ = ["Kind", "Norm", "RangeCoder", "Scheme", "bucket_count", "clip_to_sigma", "packed_size"]
+__all__ = ["Kind", "Norm", "RangeCoder", "Scheme", "bucket_count", "clip_to_sigma", "fixed_scheme", "packed_size"]
 
 _NO_LEVELS = torch.empty(0)
 _MASK32, _MASK64 = 2**32 - 1, 2**64 - 1  # keys and positions wrap around, as in the reference
@@ -55,15 +58,20 @@ class Scheme:
 
     def scale_bytes(self, numel: int) -> int:
         """Bytes of the scales of so many elements."""
-        return (8 if self.kind == "sign" else 4) * bucket_count(numel, self.bucket)
+        return _message_bytes(self.kind, self.bits, self.bucket, numel)[0]
 
     def symbols(self, x: Tensor, key: int = 0, base: int = 0) -> tuple[Tensor, Tensor]:
         """One code an element, [n], and the scales as bytes."""
         _check_data(x)
         x, n = x.detach(), x.numel()
+        if (gpu := gpu_for(*self._given(x))) is not None and self._layout.fits(n):
+            codes = gpu.quantise.room_for(n, x.device)
+            scales = torch.empty(self.scale_bytes(n), dtype=torch.uint8, device=x.device)
+            gpu.quantise.encode(self._layout, x, 1, key, base, scales, codes, False)
+            return codes[:n], scales
         native = native_for(x, self.levels)
         if native is None:
-            return self._reference_symbols(x, key, base)
+            return self.reference_symbols(x, key, base)
         symbols, scales = torch.empty(n, dtype=torch.uint8), torch.empty(self.scale_bytes(n), dtype=torch.uint8)
         native.quantise_symbols(
             self.kind, x.data_ptr(), n, *self._table, 1, self.bits, self.bucket, self.norm == "l2",
@@ -79,6 +87,9 @@ class Scheme:
         check_symbols(symbols, self.bits)
         if symbols.numel() != n:
             raise WireError(f"{n} elements need as many symbols, but {symbols.numel()} came")
+        if (gpu := gpu_for(*self._given(out), symbols, scales)) is not None:
+            gpu.quantise.decode(self._layout, scales, symbols, out, False, mode != "write", mode == "subtract")
+            return
         native = native_for(symbols, scales, self.levels, out)
         if native is not None:
             native.quantise_dequantise(
@@ -88,7 +99,7 @@ class Scheme:
             return
         if mode == "subtract":
             scales = scales.clone().view(torch.float32).neg().view(torch.uint8)
-        self._reference_dequantise(symbols, scales, out, mode != "write")
+        self.reference_dequantise(symbols, scales, out, mode != "write")
 
     def encoder(self, x: Tensor, key: int = 0, base: int = 0, ranks: int = 1) -> RangeCoder:
         """What will write ranges of x / ranks as messages; the elements of x may come later.
@@ -110,8 +121,12 @@ class Scheme:
                     threads_for(n),
                 )  # fmt: skip
                 return
-            share = x[low:high] if ranks == 1 else x[low:high] / ranks
-            coded = self._reference_symbols(share, key, base + low)
+            if (gpu := gpu_for(*self._given(x), message)) is not None and self._layout.fits(n):
+                place = message[:scales], message[scales:]
+                gpu.quantise.encode(self._layout, x[low:high], ranks, key, base + low, *place, True)
+                return
+            share = x[low:high] if ranks == 1 else divided(x[low:high], ranks)
+            coded = self.reference_symbols(share, key, base + low)
             reference.pack_into(*coded, bits, message[:scales], message[scales:])
 
         return encode
@@ -129,6 +144,9 @@ class Scheme:
             if native is not None and message.is_cpu and message.is_contiguous():
                 data = message.data_ptr()
                 native.quantise_decode(kind, data, data + scales, *fixed, at + 4 * low, n, add, negated, threads_for(n))
+            elif (gpu := gpu_for(*self._given(out), message)) is not None:
+                place = message[:scales], message[scales:]
+                gpu.quantise.decode(self._layout, *place, out[low:high], True, add, negated)
             else:
                 self.dequantise(unpack(message[scales:], n, self.bits), message[:scales], out[low:high], mode)
 
@@ -138,10 +156,17 @@ class Scheme:
     def _table(self) -> tuple[int, int]:
         return self.levels.data_ptr(), self.levels.numel()
 
+    @cached_property
+    def _layout(self) -> Layout:
+        return Layout(self.kind, self.bits, self.bucket, self.norm == "l2", self.levels)
+
+    def _given(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What the kernels of a GPU get of x and of the scheme; only tables of levels lie on the device."""
+        return (x, self.levels) if self.kind == "levels" else (x,)
+
     def _check_message(self, message: Tensor, numel: int) -> int:
         """Bytes of the scales, which come first."""
-        scales = self.scale_bytes(numel)
-        size = scales + packed_size(numel, self.bits)
+        scales, size = _message_bytes(self.kind, self.bits, self.bucket, numel)
         if message.dtype != torch.uint8 or message.numel() != size:
             raise WireError(
                 f"{numel} elements of {self.bits} bits in buckets of {self.bucket} are {size} bytes, but"
@@ -157,7 +182,8 @@ class Scheme:
                 f" {scales.dtype} came; the message is truncated or of another codec"
             )
 
-    def _reference_symbols(self, x: Tensor, key: int, base: int) -> tuple[Tensor, Tensor]:
+    def reference_symbols(self, x: Tensor, key: int, base: int) -> tuple[Tensor, Tensor]:
+        """`symbols` by the reference, whatever else there is."""
         if self.kind == "sign":
             return reference.sign_symbols(x, self.bucket)
         if self.kind == "levels":
@@ -165,7 +191,8 @@ class Scheme:
         symbols = reference.uniform_symbols if self.kind == "uniform" else reference.exponential_symbols
         return symbols(x, self.bits, self.bucket, self.norm, key, base)
 
-    def _reference_dequantise(self, symbols: Tensor, scales: Tensor, out: Tensor, add: bool) -> None:
+    def reference_dequantise(self, symbols: Tensor, scales: Tensor, out: Tensor, add: bool) -> None:
+        """`dequantise` by the reference."""
         if self.kind == "sign":
             reference.sign_dequantise(symbols, scales, self.bucket, out, add)
         elif self.kind == "levels":
@@ -174,6 +201,19 @@ class Scheme:
             uniform = self.kind == "uniform"
             dequantise = reference.uniform_dequantise if uniform else reference.exponential_dequantise
             dequantise(symbols, scales, self.bits, self.bucket, out, add)
+
+
+@lru_cache(maxsize=1024)
+def fixed_scheme(kind: Kind, bits: int, bucket: int, norm: Norm = "max") -> Scheme:
+    """A scheme without a table of levels; it is asked for with every message."""
+    return Scheme(kind, bits, bucket, norm)
+
+
+@lru_cache(maxsize=4096)
+def _message_bytes(kind: Kind, bits: int, bucket: int, numel: int) -> tuple[int, int]:
+    """Bytes of the scales of so many elements, and of the whole message."""
+    scales = (8 if kind == "sign" else 4) * bucket_count(numel, bucket)
+    return scales, scales + packed_size(numel, bits)
 
 
 def check_levels(levels: Tensor, bits: int) -> None:

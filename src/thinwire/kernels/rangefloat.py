@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import CodecError
+from thinwire.kernels.gpu import gpu_for
 from thinwire.kernels.native import native_for
 from thinwire.kernels.packing import check_packed, check_symbols, pack, symbol_dtype, unpack
 from thinwire.kernels.reference import rangefloat as reference
@@ -53,6 +54,9 @@ def rangefloat_encode(
     _check(x, bits, mantissa, rounding)
     check_packed(packed_out, x.numel(), bits)
     x = x.detach()
+    if (gpu := gpu_for(x, packed_out)) is not None and bits <= gpu.symbols.WIDEST:
+        at = key, base, packed_out
+        return int(gpu.symbols.range_encode(x, bits, mantissa, grid, rounding == "stochastic", *at))
     native = native_for(x, packed_out)
     if native is None:
         symbols, saturated = rangefloat_symbols(x, bits, mantissa, grid, rounding, key, base)
@@ -78,6 +82,9 @@ def rangefloat_decode(packed: Tensor, bits: int, mantissa: int, grid: RangeGrid,
     """Values of packed codes, written to `out` or added to it."""
     check_format(bits, mantissa)
     check_packed(packed, out.numel(), bits)
+    if (gpu := gpu_for(out, packed)) is not None and bits <= gpu.symbols.WIDEST:
+        gpu.symbols.range_decode(packed, bits, mantissa, grid, out, add)
+        return
     native = native_for(packed, out)
     if native is None:
         reference.rangefloat_dequantise(unpack(packed, out.numel(), bits), bits, mantissa, grid, out, add)

@@ -1,13 +1,30 @@
 """A rank's share of a mean, and whether numbers are finite: one pass over memory on the CPU, torch elsewhere."""
 
 import struct
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from thinwire.errors import CodecError, WireError
+from thinwire.kernels.gpu import gpu_for
 from thinwire.kernels.native import native_for, threads_for
 from thinwire.kernels.reference import shares as reference
+from thinwire.kernels.reference.shares import divided
+
+__all__ = [
+    "all_finite",
+    "all_true",
+    "check_ranks",
+    "divided",
+    "enter_share",
+    "finite_flag",
+    "finiteness",
+    "largest_magnitude",
+    "magnitude",
+    "magnitude_in",
+    "share_into",
+]
 
 _INFINITY = 0x7F800000  # the bit pattern; those of finite magnitudes lie below, those of NaN above
 _MOST_RANKS = 2**24  # whole numbers up to here are float32 as they are
@@ -23,17 +40,36 @@ def share_into(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> b
 
     `out` shares no memory with the other two.
     """
+    given = _checked_share(x, ranks, residual, out)
+    native = native_for(*given)
+    if native is None or any(t.dtype != torch.float32 for t in given):
+        return bool(reference.share_into(x, ranks, residual, out))
+    held, threads = 0 if residual is None else residual.data_ptr(), threads_for(x.numel())
+    finite: bool = native.share_into(x.data_ptr(), x.numel(), ranks, held, out.data_ptr(), threads)
+    return finite
+
+
+def enter_share(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> None:
+    """`share_into`, with NaN throughout `out` if any x / ranks is not finite.
+
+    Whatever a chain selects of it, the others see it. An accelerator decides that by itself.
+    """
+    given = _checked_share(x, ranks, residual, out)
+    if (gpu := gpu_for(*given)) is not None and all(t.dtype == torch.float32 for t in given):
+        gpu.shares.enter_share(x.detach(), ranks, residual, out)
+    elif not out.is_cpu:
+        out.masked_fill_(~reference.share_into(x, ranks, residual, out), float("nan"))
+    elif not share_into(x, ranks, residual, out):
+        out.fill_(float("nan"))
+
+
+def _checked_share(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> tuple[Tensor, ...]:
     check_ranks(ranks)
     given = (x, out) if residual is None else (x, out, residual)
     if out.dtype != torch.float32 or any(t.shape != out.shape for t in given):
         shapes = ", ".join(f"{tuple(t.shape)} of {t.dtype}" for t in given)
         raise CodecError(f"a share is float32 and of the shape of what it is made from, not {shapes}")
-    native = native_for(*given)
-    if native is None or any(t.dtype != torch.float32 for t in given):
-        return reference.share_into(x, ranks, residual, out)
-    held, threads = 0 if residual is None else residual.data_ptr(), threads_for(x.numel())
-    finite: bool = native.share_into(x.data_ptr(), x.numel(), ranks, held, out.data_ptr(), threads)
-    return finite
+    return given
 
 
 def all_finite(x: Tensor) -> bool:
@@ -43,6 +79,29 @@ def all_finite(x: Tensor) -> bool:
         return reference.all_finite(x)
     largest: int = native.magnitude(x.data_ptr(), x.numel(), threads_for(x.numel()))
     return largest < _INFINITY
+
+
+def finite_flag(x: Tensor) -> Tensor:
+    """The same as a tensor of one bool on the device of x, for which nobody waits."""
+    gpu = gpu_for(x) if x.dtype == torch.float32 else None
+    found: Tensor = reference.finite_flag(x) if gpu is None else gpu.shares.finite_flag(x.detach())
+    return found
+
+
+def finiteness(x: Tensor) -> bool | Tensor:
+    """`all_finite` on the CPU; elsewhere `finite_flag`, so that nobody waits for the device."""
+    return all_finite(x) if x.is_cpu else finite_flag(x)
+
+
+def all_true(found: Iterable[bool | Tensor]) -> bool:
+    """Whether all these are true; waits once for each device that holds some of them."""
+    flags: dict[torch.device, list[Tensor]] = {}
+    for each in found:
+        if isinstance(each, Tensor):
+            flags.setdefault(each.device, []).append(each)
+        elif not each:
+            return False
+    return all(bool(torch.stack(together).all()) for together in flags.values())
 
 
 def magnitude(x: Tensor) -> float:

@@ -23,6 +23,19 @@ def largest(x: Tensor, k: int) -> Tensor:  # [numel] -> [k]
     return out
 
 
+def largest_in_chunks(x: Tensor, chunk: int, each: int, rest: int) -> Tensor:  # [numel] -> [count]
+    """Ascending positions of the `each` largest of every whole chunk, and of the `rest` largest behind the last one."""
+    reference.expect_flat(x)
+    reference.expect_count(each, chunk)
+    reference.expect_count(rest, x.numel() % chunk)
+    native = native_for(x)
+    if native is None or chunk > MOST_ELEMENTS:
+        return reference.largest_in_chunks(x, chunk, each, rest)
+    out = torch.empty(x.numel() // chunk * each + rest, dtype=torch.int64)
+    native.largest_in_chunks(x, chunk, each, rest, out)
+    return out
+
+
 def above(x: Tensor, value: float) -> Tensor:  # [numel] -> [count]
     """Ascending positions where |x| > value; NaN lies above everything."""
     reference.expect_flat(x)

@@ -7,7 +7,7 @@ from thinwire.errors import CodecError
 from thinwire.kernels.native import native_for
 from thinwire.kernels.reference import spectra as reference
 from thinwire.kernels.reference.fourier import roots
-from thinwire.kernels.shares import check_ranks
+from thinwire.kernels.shares import check_ranks, divided
 
 
 def pairs_of_rows(rows: Tensor, owed: Tensor | None, out: Tensor, ranks: int = 1) -> None:  # [count, N] all
@@ -19,7 +19,7 @@ def pairs_of_rows(rows: Tensor, owed: Tensor | None, out: Tensor, ranks: int = 1
     count, length = rows.shape
     native = native_for(rows, out) if owed is None else native_for(rows, out, owed)
     if native is None:
-        return reference.pairs_of_rows(rows if ranks == 1 else rows / ranks, owed, out)
+        return reference.pairs_of_rows(rows if ranks == 1 else divided(rows, ranks), owed, out)
     table, more = roots(length, rows.device), 0 if owed is None else owed.data_ptr()
     native.pairs_of_rows(rows.data_ptr(), count, length, ranks, table.data_ptr(), table.numel(), more, out.data_ptr())
     return None

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.reference.quantise import tree_sum
+from thinwire.kernels.reference.shares import divided
 from thinwire.kernels.reference.sparse import largest
 
 
@@ -15,7 +16,7 @@ def importance(v: Tensor, weights: Tensor, guard: float, ranks: int = 1) -> Tens
     rms(w) is summed in float64, in the order of `tree_sum`.
     """
     squares = tree_sum(weights.double().square().view(1, -1)) if weights.numel() else weights.new_zeros(1).double()
-    floor = (guard * (squares.sqrt() / math.sqrt(max(weights.numel(), 1)))).float()
+    floor = (guard * divided(squares.sqrt(), math.sqrt(max(weights.numel(), 1)))).float()
     size = weights.abs() + floor
     return v.abs() / torch.where(floor > 0, size, torch.ones_like(size)) * ranks
 

@@ -41,6 +41,19 @@ def largest(x: Tensor, k: int) -> Tensor:  # [numel] -> [k]
     return (above | equal & (equal.cumsum(0) <= ties)).nonzero().view(-1)
 
 
+def largest_in_chunks(x: Tensor, chunk: int, each: int, rest: int) -> Tensor:  # [numel] -> [count]
+    """Ascending positions of the `each` largest of every whole chunk, and of the `rest` largest behind the last one."""
+    whole = x.numel() // chunk
+    keys = magnitude_keys(x[: whole * chunk]).view(whole, chunk)
+    chosen = torch.zeros_like(keys, dtype=torch.bool)
+    if each and whole:
+        last = keys.topk(each, dim=1, sorted=False).values.amin(1, keepdim=True)
+        above, equal = keys > last, keys == last
+        chosen = above | equal & (equal.cumsum(1) <= each - above.sum(1, keepdim=True))
+    tail = largest(x[whole * chunk :], rest) + whole * chunk
+    return torch.cat([chosen.view(-1).nonzero().view(-1), tail])
+
+
 def threshold_key(value: float) -> int:
     """The key of a threshold, -1 where every magnitude lies above it (negative, NaN)."""
     threshold = torch.tensor(value, dtype=torch.float32)

@@ -1,0 +1,21 @@
+"""What is known of a quantiser without importing Triton."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+_LONGEST = 512 * 512  # elements of a bucket whose sum is folded in two levels
+
+
+class Layout(NamedTuple):
+    """A scheme as the kernels see it."""
+
+    kind: str
+    bits: int
+    bucket: int
+    l2: bool
+    levels: Tensor
+
+    def fits(self, numel: int) -> bool:
+        """Whether the kernels know such buckets."""
+        return min(self.bucket, numel) <= _LONGEST or (self.kind != "sign" and not self.l2)
