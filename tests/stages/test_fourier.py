@@ -95,7 +95,10 @@ def test_the_error_is_the_dropped_energy_and_at_most_theta(numel: int, theta: fl
 
 def test_the_error_falls_as_theta_does() -> None:
     x = [numbers(5000, 3)]
-    errors = [float((simulate(f"fftsgd(theta={t})", x).means[0] - x[0]).norm()) for t in (0.95, 0.85, 0.5, 0.1, 0.0)]
+    errors = [
+        float((simulate(f"fftsgd(theta={t}, transform=always)", x).means[0] - x[0]).norm())
+        for t in (0.95, 0.85, 0.5, 0.1, 0.0)
+    ]
     assert errors == sorted(errors, reverse=True)
 
 
@@ -122,7 +125,7 @@ def test_a_pure_tone_needs_one_pair() -> None:
     torch.testing.assert_close(simulate("fft | topk(density=0.0004)", [x]).means[0], x, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("chain", ["fftsgd", "dct | topk(density=0.1)", "fft | threshold(value=0.4)"])
+@pytest.mark.parametrize("chain", ["fftsgd(transform=always)", "dct | topk(density=0.1)", "fft | threshold(value=0.4)"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("reduction", ["sharded", "gathered", "ring"])
 def test_all_ranks_end_alike_and_nothing_is_lost(chain: str, ranks: int, reduction: str) -> None:
@@ -139,12 +142,14 @@ def test_all_ranks_end_alike_and_nothing_is_lost(chain: str, ranks: int, reducti
 def test_the_bytes_are_the_papers() -> None:
     """n ((1 - theta) N + entropy of a bit for each pair) / 8, headers and lengths aside."""
     numel, theta, bits = 1 << 16, 0.85, 10
-    message = Codec.parse(f"fftsgd(theta={theta}, bits={bits})").encode(numbers(numel, 5)).numel()
+    message = Codec.parse(f"fftsgd(theta={theta}, bits={bits}, transform=always)").encode(numbers(numel, 5)).numel()
     with_bitmap = numel * ((1 - theta) * bits + 0.5) / 8
     entropy = -(theta * math.log2(theta) + (1 - theta) * math.log2(1 - theta))
     with_entropy = numel * ((1 - theta) * bits + 0.5 * entropy) / 8
     assert with_entropy < message < with_entropy * 1.03 < with_bitmap
-    assert Codec.parse("fftsgd").wire_bytes(numel, 4, "gathered") == pytest.approx(3 * message, rel=0.02)
+    assert Codec.parse("fftsgd(transform=always)").wire_bytes(numel, 4, "gathered") == pytest.approx(
+        3 * message, rel=0.02
+    )
 
 
 def test_pairs_of_tiny_and_huge_numbers_are_told_apart() -> None:
@@ -156,13 +161,13 @@ def test_pairs_of_tiny_and_huge_numbers_are_told_apart() -> None:
 def test_a_nan_reaches_everyone() -> None:
     gradients = [numbers(500, 0), numbers(500, 1)]
     gradients[1][17] = float("nan")
-    outcome = simulate("fftsgd", gradients)
+    outcome = simulate("fftsgd(transform=always)", gradients)
     assert all(not torch.isfinite(mean).all() for mean in outcome.means)
     assert outcome.slots[0].steps == 0
 
 
 def test_a_truncated_message_is_refused() -> None:
-    codec = Codec.parse("fftsgd")
+    codec = Codec.parse("fftsgd(transform=always)")
     message = codec.encode(numbers(300, 0))
     for length in (0, 3, 9, message.numel() - 1):
         with pytest.raises(WireError):
@@ -177,6 +182,6 @@ def test_wrong_options_are_refused_with_the_rule() -> None:
 
 
 def test_the_preset_prints_as_its_chain() -> None:
-    codec = Codec.parse("fftsgd(theta=0.9, bits=8, chunk=1024)")
+    codec = Codec.parse("fftsgd(theta=0.9, bits=8, chunk=1024, transform=always)")
     assert str(codec) == "fft(chunk=1024) | topk(density=0.1, dial=true) | rangefloat(bits=8)"
     assert Codec.parse(str(codec)) == codec

@@ -160,6 +160,58 @@ def test_warm_up_lowers_the_density_by_equal_factors() -> None:
     assert sent == [1600, 800, 400, 200, 100, 100, 100]
 
 
+def naive_step(
+    gradients: list[Tensor], held: list[Tensor], weights: Tensor, kappa: float, nodes: list[int], ranks: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, mask, and which numbers lie so near a threshold that rounding decides: in fp64, as the formulas say."""
+    v = [h + g.double() / ranks for g, h in zip(gradients, held, strict=True)]
+    mask, near = torch.zeros(weights.numel(), dtype=torch.bool), torch.zeros(weights.numel(), dtype=torch.bool)
+    for node in nodes:
+        importances = ranks * v[node].abs() / (weights.double().abs() + weights.double().square().mean().sqrt())
+        mean = importances.sum() / importances.numel()
+        threshold = mean + kappa * ((importances - mean).square().sum() / importances.numel()).sqrt()
+        mask |= importances > threshold if bool((importances > threshold).any()) else importances == importances.max()
+        near |= (importances / threshold - 1).abs() < 1e-5
+    for rank in range(ranks):
+        held[rank] = torch.where(mask, torch.zeros(()).double(), v[rank])
+    return torch.where(mask, torch.stack(v).sum(0), torch.zeros(()).double()), mask, near
+
+
+@pytest.mark.parametrize(("kappa", "warmup"), [(3.0, 12), (3.0, 0), (0.2, 8)])
+def test_masks_of_kappa_and_its_schedule_are_those_of_a_naive_implementation(kappa: float, warmup: int) -> None:
+    codec, ranks, numel, nodes = Codec.parse(f"iwp(kappa={kappa}, warmup={warmup})"), 3, 400, 2
+    weights, slots = drawn(1, numel, 77)[0], None
+    held = [torch.zeros(numel, dtype=torch.float64) for _ in range(ranks)]
+    first = math.log(4) - 1
+    compared = 0
+    for step in range(25):
+        gradients = drawn(ranks, numel, 100 + step)
+        outcome = simulate(codec, gradients, slots=slots, step=step, weights=weights, seed=5)
+        slots = outcome.slots
+        now = kappa if step >= warmup or kappa < first else first + (kappa - first) * step / warmup
+        chosen = mask_nodes(Context(Spec(numel), {}, seed=5, step=step).shared_key(), nodes, ranks)
+        mean, mask, near = naive_step(gradients, held, weights, now, chosen, ranks)
+        assert not near.any(), "another seed: rounding decides here"
+        assert torch.equal(agree_equal(outcome) != 0, mask)
+        torch.testing.assert_close(outcome.means[0].double(), mean, rtol=1e-4, atol=1e-5)
+        compared += int(mask.sum())
+    assert compared > 25 * nodes
+
+
+def test_the_warm_up_of_kappa_lowers_an_exponential_density_by_equal_factors() -> None:
+    """I is exponential for exponential gradients and equal weights; the mask has 1/4 of it at first, then less."""
+    stage, numel = Importance(kappa=3.0, warmup=4, mask_nodes=1), 200_000
+    slots, sent = None, []
+    for step in range(6):
+        gradient = torch.rand(numel, generator=torch.Generator().manual_seed(step)).clamp_min(1e-9).log().neg()
+        given = gradient if slots is None or slots[0].residual is None else gradient - slots[0].residual.view(-1)
+        slots = simulate(stage, [given], slots=slots, step=step, weights=torch.ones(numel)).slots
+        sent.append(slots[0].notes["elements_sent"] / numel)
+    factor = (math.exp(-4.0) / 0.25) ** (1 / 4)
+    expected = [0.25 * factor ** min(step, 4) for step in range(6)]
+    assert sent == pytest.approx(expected, rel=0.05)
+
+
 @pytest.mark.parametrize("weights", [torch.zeros(30), torch.tensor([0.0, 1.0] * 15), torch.full((30,), 1e-44)])
 @pytest.mark.parametrize("rule", ["density=0.1", "kappa=1.0", "threshold=0.5"])
 def test_zero_weights_give_no_nan(weights: Tensor, rule: str) -> None:
@@ -272,7 +324,16 @@ def test_contradictory_options_are_refused(options: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["iwp", "iwp(threshold=0.5)", "importance", "importance(kappa=2.0, mask_nodes=3)", "dgc", "signsgd"]
+    "text",
+    [
+        "iwp",
+        "iwp(threshold=0.5)",
+        "iwp(kappa=2.5, warmup=300)",
+        "importance",
+        "importance(kappa=2.0, mask_nodes=3)",
+        "dgc",
+        "signsgd",
+    ],
 )
 def test_text_form_reads_back(text: str) -> None:
     codec = Codec.parse(text)
@@ -292,3 +353,22 @@ def test_any_shape(shape: tuple[int, ...], ranks: int) -> None:
     gradients = [torch.ones(shape) for _ in range(ranks)]
     outcome = simulate("iwp(momentum=0.9)", gradients, weights=torch.ones(shape))
     assert agree_equal(outcome).shape == shape
+
+
+def delivered_of_dense_momentum(codec: str) -> float:
+    """What 100 steps of a constant gradient deliver, in parts of what dense momentum SGD would have moved."""
+    gradients, weights, slots = drawn(2, 512, 7), torch.ones(512), None
+    velocity = moved = delivered = torch.zeros(512)
+    for step in range(100):
+        outcome = simulate(codec, gradients, slots=slots, step=step, weights=weights)
+        slots, delivered = outcome.slots, delivered + outcome.means[0]
+        velocity = 0.9 * velocity + torch.stack(gradients).mean(0)
+        moved = moved + velocity
+    return float((delivered @ moved) / moved.square().sum())
+
+
+def test_the_preset_keeps_momentum_unless_it_is_asked_to_mask() -> None:
+    """Masking takes the velocity from elements that are sent often, so that momentum itself is lost."""
+    assert delivered_of_dense_momentum("iwp(density=1/4, momentum=0.9)") > 0.9
+    assert delivered_of_dense_momentum("iwp(density=1/4, momentum=0.9, masking=true)") < 0.6
+    assert str(Codec.parse("iwp(density=1/4)")) == "importance(density=0.25)"

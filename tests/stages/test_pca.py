@@ -44,6 +44,9 @@ def relative(error: Tensor, of: Tensor) -> float:
         f"pca({SHORT}) | nuqsgd(bits=4) | huffman",
         f"pca({SHORT}) | integers(bits=8)",
         f"pca({SHORT}) | fp16",
+        f"pca({SHORT}, order=auto)",
+        f"pca({SHORT}, order=auto) | qsgd(bits=8)",
+        f"feedback(keep=off) | pca({SHORT}, order=auto, centre=false, limit=0.001)",
         f"feedback(keep=off) | pca({SHORT}, limit=0.001)",
         "pca(energy=0.05, warmup=2, sample=7, reuse=6) | integers(bits=8)",
         "pca(energy=0.05, warmup=2, sample=7, reuse=6) | qsgd(bits=8)",
@@ -78,7 +81,15 @@ def test_sampling_steps_travel_through_the_chain_they_are_given() -> None:
     assert next(run_steps(codec, 3, [0])).sent == [Codec.parse("qsgd(bits=4)").wire_bytes(math.prod(SHAPE), 3)] * 3
 
 
-@pytest.mark.parametrize("codec", [f"pca({SHORT})", f"feedback(keep=off) | pca({SHORT}, limit=0.5) | qsgd(bits=4)"])
+@pytest.mark.parametrize(
+    "codec",
+    [
+        f"pca({SHORT})",
+        f"feedback(keep=off) | pca({SHORT}, limit=0.5) | qsgd(bits=4)",
+        f"pca({SHORT}, order=auto)",
+        "pca(energy=0.1, warmup=2, sample=7, reuse=6, order=auto)",
+    ],
+)
 @pytest.mark.parametrize("pause", [1, 5, 9, 10, 12, 15, 19])
 def test_a_saved_slot_continues_bit_for_bit(codec: str, pause: int) -> None:
     whole = last(run_steps(codec, 2, range(24)))
@@ -203,7 +214,7 @@ def test_a_stale_basis_never_makes_the_residual_grow_without_bound(codec: str) -
         ("pca(ratio=4, energy=0.1)", "give one of them"),
         ("pca(ratio=1)", "ratio must be a number from 2"),
         ("pca(travel='fp16')", "travel takes wire coders"),
-        ("pca(order=columns)", "one of rows, filters"),
+        ("pca(order=columns)", "one of rows, filters, auto"),
         ("qsgd | pca", "write pca | qsgd"),
     ],
 )
@@ -219,6 +230,7 @@ def test_wrong_options_say_what_to_do(text: str, says: str) -> None:
         "pca(energy=0.01)",
         "gradiveq",
         "gradiveq(ratio=16) | qsgd(bits=4)",
+        "gradiveq(energy=0.05)",
         "pca(slice=768, order=filters, pool=false)",
         "gradiveq(travel='qsgd(bits=4)')",
     ],

@@ -14,7 +14,8 @@ from thinwire.core.context import Context, State
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Encoded
 from thinwire.stages.pca import PCA
-from thinwire.stages.pca_basis import Basis, decompose, lay_out, start_sampling, take_sample
+from thinwire.stages.pca_basis import Basis, lay_out
+from thinwire.stages.pca_samples import decompose, start_sampling, take_sample
 
 # Layouts.
 
@@ -83,7 +84,7 @@ def learnt(pca: PCA, samples: list[Tensor], shape: tuple[int, ...] = SHAPE) -> t
     state: State = {}
     start_sampling(state)
     for x in samples:
-        take_sample(state, layout.rows(x.reshape(-1)), len(samples), pca.pool, pca.centre, True)
+        take_sample(state, [layout.rows(x.reshape(-1))], len(samples), pca.pool, pca.centre, True)
     return decompose(state, pca.pool, None if pca.ratio is None else pca.kept(layout), pca.energy), state
 
 

@@ -106,7 +106,9 @@ def test_bytes_are_as_foretold(chain: str) -> None:
     assert sum(outcome.sent) / 4 == pytest.approx(codec.wire_bytes(20000, 4), rel=0.02)
 
 
-@pytest.mark.parametrize("chain", [*CHAINS, "fftsgd(warmup=4)", "topk(density=0.1, warmup=4, decay=3)"])
+@pytest.mark.parametrize(
+    "chain", [*CHAINS, "fftsgd(warmup=4, transform=always)", "topk(density=0.1, warmup=4, decay=3)"]
+)
 def test_a_restored_slot_goes_on_bit_for_bit(chain: str) -> None:
     def run(slots: list[Slot], steps: range) -> list[torch.Tensor]:
         means = []

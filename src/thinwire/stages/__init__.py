@@ -3,8 +3,10 @@
 from thinwire.core.settings import Delay, Feedback, Setting
 from thinwire.core.stage import Stage
 from thinwire.core.text import NAMES
+from thinwire.stages.codebook import MX, Codebook
 from thinwire.stages.coders import Elias, Huffman
-from thinwire.stages.floats import BF16, FP16, FP32
+from thinwire.stages.ef21 import EF21
+from thinwire.stages.floats import BF16, FP16, FP32, Float
 from thinwire.stages.fourier import DCT, FFT
 from thinwire.stages.hadamard import Hadamard
 from thinwire.stages.importance import Importance
@@ -26,6 +28,7 @@ STAGES: tuple[type[Stage] | type[Setting], ...] = (
     FP32,
     FP16,
     BF16,
+    Float,
     Integers,
     PCA,
     QSGD,
@@ -34,6 +37,8 @@ STAGES: tuple[type[Stage] | type[Setting], ...] = (
     Ternary,
     Sign,
     RangeFloat,
+    Codebook,
+    MX,
     FFT,
     DCT,
     Hadamard,
@@ -41,6 +46,7 @@ STAGES: tuple[type[Stage] | type[Setting], ...] = (
     SharedTopK,
     Threshold,
     Momentum,
+    EF21,
     Importance,
     RandomK,
     PowerSGD,

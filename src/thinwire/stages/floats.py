@@ -1,4 +1,4 @@
-"""Numbers in fewer bits that every backend can still sum: fp32, fp16, bf16."""
+"""Numbers in fewer bits: fp32, fp16, bf16, which every backend can still sum, and `float`, summed in fp32."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,9 +8,10 @@ from torch import Tensor
 
 from thinwire.core.context import Context
 from thinwire.core.fast import MessageCoder
+from thinwire.core.options import choice
 from thinwire.core.source import Source
 from thinwire.core.spec import DTYPES, Kind, Spec
-from thinwire.core.stage import Encoded, Transform
+from thinwire.core.stage import Encoded, Transform, WireCoder
 from thinwire.kernels import casts
 from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.quantise import RangeCoder
@@ -64,14 +65,14 @@ class _Short(_Cast):
             casts.cast_from(encoded.values.contiguous().view(torch.uint8), DTYPES[self.kind], out, mode == "add")
 
     def fast(self, spec: Spec) -> MessageCoder:
-        return _ShortMessages(self)
+        return _ShortMessages(DTYPES[self.kind])
 
 
 class _ShortMessages(MessageCoder):
     """Elements of 16 bits straight into and out of a message."""
 
-    def __init__(self, stage: _Short) -> None:
-        self.stage, self.dtype = stage, DTYPES[stage.kind]
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
 
     def writer(self, x: Source, ctx: Context) -> RangeCoder:
         return lambda low, high, message: casts.cast_into(x.range(low, high), self.dtype, message)
@@ -101,3 +102,45 @@ class BF16(_Short):
 
     name: ClassVar[str] = "bf16"
     kind: ClassVar[Kind] = "bfloat16"
+
+
+_KINDS: dict[str, Kind] = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True, repr=False)
+class Float(WireCoder):
+    """Floats of 16 bits that travel as messages: the ranks add them in fp32 and round the sum at most once.
+
+    `fp16` and `bf16` leave the sum to the backend, which rounds it to 16 bits at every addition; the error grows with
+    the number of ranks. Here it does not, for the same bytes. Rounding is to the nearest, ties to even.
+    """
+
+    name: ClassVar[str] = "float"
+    shown: ClassVar[tuple[str, ...]] = ("type",)
+
+    type: str = choice("bf16", "bf16", "fp16", help="range of fp32 and 7 bits of mantissa, or up to 65504 and 10 bits")
+
+    @property
+    def wants_feedback(self) -> bool:
+        return False  # rounding to nearest loses too little to be worth a residual
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[_KINDS[self.type]]
+
+    def out(self, spec: Spec) -> Spec:
+        return spec.numbers(spec.numel, _KINDS[self.type], group=spec.group)
+
+    def encode(self, x: Tensor, ctx: Context) -> Encoded:
+        values = torch.empty(x.numel(), dtype=self.dtype, device=x.device)
+        casts.cast_into(x, self.dtype, values.view(torch.uint8))
+        return Encoded(values)
+
+    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
+        if mode == "subtract":
+            put(encoded.values, out, mode)
+        else:
+            casts.cast_from(encoded.values.contiguous().view(torch.uint8), self.dtype, out, mode == "add")
+
+    def fast(self, spec: Spec) -> MessageCoder:
+        return _ShortMessages(self.dtype)

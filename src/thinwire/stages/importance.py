@@ -26,6 +26,7 @@ USUAL_DENSITY = 1 / 64
 _LONG = 1 << 20  # numbers of a tensor, for which work while sums travel pays
 _CERTAIN = 1e30  # as many of these as there can be ranks are finite together
 FIRST_DENSITY = 0.25  # where a warm-up begins, as in DGC
+FIRST_KAPPA = math.log(1 / FIRST_DENSITY) - 1  # the deviations of that density, in an exponential distribution
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,8 +40,10 @@ class Importance(InputStage, Transform):
     so the support does not grow with the number of ranks. What stays behind is held by error feedback.
     A small `guard` (0.01) comes close to the bare ratio; a large one turns importance into magnitude.
 
-    `warmup` lowers the density from 1/4 to `density`, by the same factor at each step. `momentum` > 0 is momentum
-    correction with factor masking, and `clip` the local clipping, both as in the `momentum` stage.
+    `warmup` lowers the density from 1/4 to `density`, by the same factor at each step. With `kappa` it raises the
+    threshold by equal amounts, from ln 4 - 1 deviations to `kappa`: where importances have an exponential distribution,
+    the density falls from 1/4 by the same factor at each step too. `momentum` > 0 is momentum correction with factor
+    masking, and `clip` the local clipping, both as in the `momentum` stage.
     Cheng & Xu, arXiv 1901.01544; the guard, the exact quantile and the Rice-coded masks are ours.
     """
 
@@ -53,7 +56,7 @@ class Importance(InputStage, Transform):
     threshold: float | None = number(None, low=0.0, high=3e38, optional=True, help="importance above which they travel")
     kappa: float | None = number(None, low=0.0, high=1e6, optional=True, help="deviations above the mean importance")
     mask_nodes: int = number(2, low=1, high=2**20, whole=True, help="ranks that choose, in each step")
-    warmup: int = number(0, low=0, high=2**40, whole=True, help="steps until the density is reached")
+    warmup: int = number(0, low=0, high=2**40, whole=True, help="steps until the density, or kappa, is reached")
     momentum: float = number(0.0, low=0.0, high=0.9999, help="momentum correction; the optimiser then has none")
     masking: bool = switch(True, help="forget the velocity where numbers have travelled")
     clip: float | None = number(None, low=1e-30, high=3e38, optional=True, help="norm to clip the mean gradient at")
@@ -66,8 +69,10 @@ class Importance(InputStage, Transform):
             raise CodecError(f"{self}: {' and '.join(given)} both say how many numbers travel; give one of them.")
         if not given:
             object.__setattr__(self, "density", USUAL_DENSITY)
-        if self.warmup and self.density is None:
-            raise CodecError(f"{self}: warmup lowers a density step by step; give density instead of {given[0]}.")
+        if self.warmup and self.threshold is not None:
+            raise CodecError(
+                f"{self}: warmup leads to a density or to kappa step by step; give one of them instead of threshold."
+            )
 
     # Sizes: expectations, unless everything travels.
 
@@ -109,6 +114,13 @@ class Importance(InputStage, Transform):
         if steps >= self.warmup or target >= FIRST_DENSITY:
             return target
         return FIRST_DENSITY * math.pow(target / FIRST_DENSITY, steps / self.warmup)
+
+    def kappa_at(self, steps: int) -> float:
+        """The deviations after so many steps: from FIRST_KAPPA to kappa by equal amounts, then constant."""
+        target = self.kappa or 0.0
+        if steps >= self.warmup or target <= FIRST_KAPPA:
+            return target
+        return FIRST_KAPPA + (target - FIRST_KAPPA) * steps / self.warmup
 
     # Work.
 
@@ -156,7 +168,7 @@ class Importance(InputStage, Transform):
             chosen = sparse.above(scores, self.threshold)
         else:
             deviation, mean = torch.std_mean(scores, correction=0)
-            chosen = sparse.above(scores, float(mean + (self.kappa or 0.0) * deviation))
+            chosen = sparse.above(scores, float(mean + self.kappa_at(ctx.state.get("steps", 0)) * deviation))
         return chosen if chosen.numel() else sparse.largest(scores, 1)
 
     def encode(self, x: Tensor, ctx: Context) -> Encoded:

@@ -18,7 +18,7 @@ from thinwire.errors import CodecError
 from thinwire.kernels.integers import integers_decode, integers_encode, lane_count
 from thinwire.kernels.modes import Mode
 from thinwire.kernels.reference.quantise import single
-from thinwire.kernels.shares import largest_magnitude
+from thinwire.kernels.shares import divided, largest_magnitude
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +59,7 @@ class Integers(Transform):
         """The largest magnitude on any rank; infinite if any rank has a non-finite value."""
         self.levels(ctx.ranks)
         values, divisor = x.undivided() or (x.tensor(), 1)
-        (shared,) = yield AllReduce([largest_magnitude(values) / divisor], "max")
+        (shared,) = yield AllReduce([divided(largest_magnitude(values), divisor)], "max")
         return shared
 
     def encode(self, x: Tensor, ctx: Context) -> Encoded:

@@ -1,6 +1,7 @@
 """GradiVeQ: gradients as coefficients in a basis learnt from earlier gradients."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,32 +10,30 @@ from torch import Tensor
 
 from thinwire.core.checks import expect_count, expect_keys
 from thinwire.core.context import EVERYONE, Context, State
-from thinwire.core.fast import PartCoder
+from thinwire.core.fast import FastPath
 from thinwire.core.ops import AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Encoded, InputStage, Stage, Transform
+from thinwire.core.stage import DecidingStage, Encoded, InputStage, Stage, Transform
 from thinwire.core.text import parse_parts
 from thinwire.errors import CodecError
 from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.reference.hashing import make_key
-from thinwire.kernels.shares import magnitude
+from thinwire.kernels.shares import divided, magnitude
 from thinwire.stages.pca_basis import (
     Basis,
     Layout,
     SliceParts,
     basis_of,
     coefficients,
-    decompose,
-    lay_out,
+    decode_slices,
+    layouts,
     lost_share,
-    reconstruct,
-    start_sampling,
-    subtract_slices,
-    take_sample,
 )
-from thinwire.stages.pca_checks import check_basis, check_samples
+from thinwire.stages.pca_checks import check_basis, check_received, check_samples
+from thinwire.stages.pca_samples import Learnt, in_layout, learn, start_sampling, take_sample
+from thinwire.stages.phases import Looks, Observe, Phases
 
 _PLAIN, _DRAIN, _SAMPLE, _COMPRESS = range(4)
 _USUAL_RATIO = 8
@@ -52,7 +51,7 @@ class _Step:
 
 
 @dataclass(frozen=True, repr=False)
-class PCA(InputStage, Transform):
+class PCA(InputStage, DecidingStage, Transform):
     """Principal components of a layer's slices: q = U^T (x - mu/P) is summed over P ranks, U q + mu decoded once.
 
     Life of a layer: `warmup` steps as they are; `sample` steps, also as they are, from whose averages one rank
@@ -66,12 +65,12 @@ class PCA(InputStage, Transform):
     portable: ClassVar[bool] = False  # torch's matrix products
 
     ratio: float | None = number(None, low=2, high=65536, optional=True, help="numbers of a slice for each coefficient")
-    energy: float | None = number(None, low=0, high=1, optional=True, help="share of the variance that may be lost")
+    energy: float | None = number(None, low=0, high=1, optional=True, help="share that unseen steps may lose")
     warmup: int = number(40, low=0, high=10**9, whole=True, help="steps before the first sampling")
     sample: int = number(20, low=2, high=10**6, whole=True, help="sampled steps for a basis (L_t)")
     reuse: int = number(400, low=1, high=10**9, whole=True, help="compressed steps for a basis (L_c)")
     slice: int | None = number(None, low=2, high=2**24, whole=True, optional=True, help="numbers in a slice (K)")
-    order: str = choice("rows", "rows", "filters", help="filters lets the filter index run fastest, as in the paper")
+    order: str = choice("rows", "rows", "filters", "auto", help="filters: as in the paper; auto: as the samples say")
     pool: bool = switch(True, help="all slices are samples; false: only the first, as in the paper")
     centre: bool = switch(True, help="remove the mean of the sampled steps")
     travel: str | None = words(None, help="the chain of steps that are not compressed")
@@ -90,10 +89,19 @@ class PCA(InputStage, Transform):
 
     # Sizes.
 
+    def layouts(self, spec: Spec) -> tuple[Layout, ...]:
+        """The slices that a layer may have; none: it always travels as it is."""
+        found = layouts(spec.shape, self.order, self.slice, self.sample, self.pool)
+        return tuple(layout for layout in found if self.kept(layout))
+
     def layout(self, spec: Spec) -> Layout | None:
-        """The slices of a layer that fits; None: it always travels as it is."""
-        layout = lay_out(spec.shape, self.order, self.slice, self.sample, self.pool)
-        return layout if layout is not None and self.kept(layout) else None
+        """The slices that are expected, and in which the sums of samples are kept."""
+        return next(iter(self.layouts(spec)), None)
+
+    @property
+    def tries(self) -> bool:
+        """Whether the second half of the samples says what is best; the first slice alone is the paper's form."""
+        return self.order == "auto" or (self.energy is not None and self.pool)
 
     def declines(self, spec: Spec) -> str | None:
         if len(spec.shape) < 2:
@@ -109,7 +117,8 @@ class PCA(InputStage, Transform):
         layout = self.layout(spec)
         if layout is None:
             return spec.numbers(spec.numel)
-        return spec.numbers(layout.count * self.kept(layout), exact=self.ratio is not None)
+        exact = self.ratio is not None and self.order != "auto"
+        return spec.numbers(layout.count * self.kept(layout), exact=exact)
 
     def agreement(self, spec: Spec, ranks: int) -> Size:
         """Of an ordinary compressed step; with the first of a period, one rank sends 4 K d bytes to each other."""
@@ -126,18 +135,28 @@ class PCA(InputStage, Transform):
         most = {_PLAIN: max(self.warmup + _MOST_STAGGER, self.reuse), _DRAIN: self._drain(), _SAMPLE: self.sample}
         waits = phase == _PLAIN and not begun
         left = expect_count(f"'left' of {self}", state.get("left"), 0 if waits else 1, most.get(phase, self.reuse))
-        layout = self.layout(spec)
+        possible = self.layouts(spec)
         rest = {key: value for key, value in state.items() if key not in ("phase", "left", "begun")}
-        if layout is None or waits:
+        if not possible or waits:
             expect_keys(f"the state of {self} before its first sample", rest, ())
         elif phase == _COMPRESS and left < self.reuse:
-            most_kept = layout.length // 2 if self.ratio is None else self.kept(layout)
-            check_basis(f"the state of {self}", rest, layout, most_kept, self.centre)
+            allowed = [layout.length // 2 if self.ratio is None else self.kept(layout) for layout in possible]
+            check_basis(f"the state of {self}", rest, possible, allowed, self.centre)
         elif phase == _PLAIN and not rest:
             return  # the first phase, which nothing was sampled before
         else:
             taken = {_SAMPLE: self.sample - left, _COMPRESS: self.sample}.get(phase, 0)
-            check_samples(f"the state of {self}", rest, layout, taken, self.pool, self.centre)
+            halved = self.tries and taken >= self.sample // 2
+            check_samples(f"the state of {self}", rest, possible, taken, self.pool, self.centre, halved)
+
+    def decided(self, state: State, spec: Spec) -> str | None:
+        if "basis" in state:
+            layout, columns = self.layouts(spec)[state.get("layout", 0)], state["basis"].shape[1]
+            return f"{columns} coefficients for each {layout.length} elements in the order {layout.order}"
+        if state.get("phase") == _PLAIN and "taken" in state:  # in place of a basis
+            way = f"through {self.travel}" if self.travel else "uncompressed"
+            return f"no basis of half the coefficients is good enough for its last samples, travels {way}"
+        return None
 
     def instead(self, state: State, spec: Spec) -> tuple[Stage, ...] | None:
         ready = self.layout(spec) is not None and (bool(state.get("steady")) or state["phase"] == _COMPRESS)
@@ -149,7 +168,7 @@ class PCA(InputStage, Transform):
         return tuple(part for part in parts if isinstance(part, Stage))
 
     def rescale(self, state: State, factor: float) -> None:
-        for name in ("sum", "mean", "offset", "reach"):
+        for name in ("sum", "early_sum", "mean", "offset", "reach"):
             if name in state:
                 state[name] = state[name] * factor
         if "scale" in state:
@@ -165,7 +184,9 @@ class PCA(InputStage, Transform):
             if not state["left"]:
                 self._enter(state, _SAMPLE, self.sample)
         if state["phase"] == _SAMPLE:
-            take_sample(state, layout.rows(mean), self.sample, self.pool, self.centre, self._owner(ctx) == ctx.rank)
+            rows = [each.rows(mean) for each in self.layouts(ctx.spec)]
+            keeps = self._owner(ctx) == ctx.rank
+            take_sample(state, rows, self.sample, self.pool, self.centre, keeps, self.tries)
         if self._votes(state):
             state.setdefault("fresh", step.lost)
         state["left"] -= 1
@@ -188,8 +209,10 @@ class PCA(InputStage, Transform):
                 self._enter(state, _SAMPLE, self.sample)
         elif "basis" not in state:
             start_sampling(state)
-            names = ("basis", "mean", "offset", "reach")
+            names = ("basis", "mean", "offset", "reach", "layout")
             state.update({k: v for k, v in zip(names, basis, strict=True) if v is not None})
+            if self.order != "auto":
+                del state["layout"]
 
     def _enter(self, state: State, phase: int, steps: int) -> None:
         state.update(phase=phase, left=steps)
@@ -211,8 +234,12 @@ class PCA(InputStage, Transform):
 
     def accumulate(self, share: Source, ctx: Context) -> Source:
         """The share as it is; if a vote is due, the part of its energy that the basis loses is measured."""
-        if self._votes(ctx.state) and (layout := self.layout(ctx.spec)) is not None:
-            _step(ctx).lost = lost_share(layout.rows(share.tensor()), basis_of(ctx.state), ctx)
+        if ctx.state["phase"] == _PLAIN and "taken" in ctx.state:
+            ctx.count("without_basis", 1)
+        if self._votes(ctx.state):
+            basis = basis_of(ctx.state)
+            rows = self.layouts(ctx.spec)[basis.layout].rows(share.tensor())
+            _step(ctx).lost = lost_share(rows, basis, ctx)
             ctx.count("lost", _step(ctx).lost)
         return share
 
@@ -238,50 +265,64 @@ class PCA(InputStage, Transform):
         return basis_of(ctx.state)
 
     def _share_basis(self, x: Source, ctx: Context) -> Rounds[Basis]:
-        layout, state, owner = self.layout(ctx.spec), ctx.state, self._owner(ctx)
-        assert layout is not None
-        columns = None
-        if ctx.rank == owner:
-            began = time.perf_counter()
-            target = None if self.ratio is None else self.kept(layout)
-            columns = decompose(state, self.pool, target, self.energy)
-            ctx.count("decompose_seconds", time.perf_counter() - began)
-        d = torch.tensor([0 if columns is None else columns.shape[1]], dtype=torch.int32, device=x.values.device)
-        (d,) = yield Broadcast([d], owner)
-        if not int(d):
+        state, owner, possible = ctx.state, self._owner(ctx), self.layouts(ctx.spec)
+        learnt = self._learn(ctx, possible) if ctx.rank == owner else None
+        told = [learnt.columns.shape[1], learnt.layout] if learnt is not None else [0, 0]
+        told = told if self.order == "auto" else told[:1]
+        (answer,) = yield Broadcast([torch.tensor(told, dtype=torch.int32, device=x.values.device)], owner)
+        kept, at = [*answer.tolist(), 0][:2]
+        check_received(owner, kept, at, possible)
+        if not kept:
             return Basis(None)
-        flat = x.values.new_empty(layout.length * int(d)) if columns is None else columns.view(-1)
+        layout = possible[at]
+        flat = x.values.new_empty(layout.length * kept) if learnt is None else learnt.columns.view(-1)
         (flat,) = yield Broadcast([flat], owner)
-        columns = flat.view(layout.length, int(d))
+        columns = flat.view(layout.length, kept)
         if not self.centre:
-            return Basis(columns)
-        mean = state["sum"] / state["taken"]
-        return Basis(columns, mean, mean @ columns, magnitude(mean))
+            return Basis(columns, layout=at)
+        mean = in_layout(divided(state["sum"], state["taken"]), possible, at)
+        return Basis(columns, mean, mean @ columns, magnitude(mean), at)
+
+    def _learn(self, ctx: Context, possible: Sequence[Layout]) -> Learnt | None:
+        """The basis of this layer's samples, on the rank that has them."""
+        began = time.perf_counter()
+        kept = None if self.ratio is None else [self.kept(layout) for layout in possible]
+        learnt = learn(ctx.state, possible, self.pool, self.sample if self.tries else 0, kept, self.energy)
+        ctx.count("decompose_seconds", time.perf_counter() - began)
+        return learnt
 
     def encode(self, x: Tensor, ctx: Context) -> Encoded:
-        layout, basis = self.layout(ctx.spec), ctx.shared
-        if layout is None or basis.columns is None:
+        basis: Basis = ctx.shared
+        if basis.columns is None:
             return Encoded(x.clone())
-        return Encoded(coefficients(layout.rows(x), basis, ctx.ranks).view(-1))
+        rows = self.layouts(ctx.spec)[basis.layout].rows(x)
+        return Encoded(coefficients(rows, basis, ctx.ranks).view(-1))
 
     def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
-        layout, basis = self.layout(ctx.spec), ctx.shared
-        if layout is None or basis.columns is None:
+        basis: Basis = ctx.shared
+        if basis.columns is None:
             put(encoded.values, out, mode)
             return
-        rows, part = encoded.values.view(layout.count, -1), ctx.contributions / ctx.ranks
-        if layout.in_place and mode == "subtract":
-            subtract_slices(rows, basis, part, out.view(layout.count, layout.length))
-            return
-        in_place = layout.in_place and mode == "write"
-        to = out if in_place else ctx.empty(layout.count * layout.length, out)
-        built = reconstruct(rows, basis, part, slice(0, layout.count), to.view(layout.count, layout.length))
-        if not in_place:
-            put(layout.flat(built), out, mode)
+        decode_slices(self.layouts(ctx.spec)[basis.layout], encoded.values, basis, ctx, out, mode)
 
-    def fast(self, spec: Spec) -> PartCoder | None:
-        layout = self.layout(spec)
-        return None if layout is None else SliceParts(layout, self.kept(layout))
+    def fast(self, spec: Spec) -> FastPath:
+        possible = self.layouts(spec)
+        if not possible:
+            return Phases(self.observe, lambda ctx: False)
+        return PhasedSlices(self.observe, _samples, possible, self.kept(possible[0]))
+
+
+class PhasedSlices(Phases, SliceParts):
+    """Sums in parts, of a layer that fits."""
+
+    def __init__(self, observe: Observe, looks: Looks, layouts: Sequence[Layout], kept: int) -> None:
+        Phases.__init__(self, observe, looks)
+        SliceParts.__init__(self, layouts, kept)
+
+
+def _samples(ctx: Context) -> bool:
+    """Whether a step looks at its mean."""
+    return not ctx.state["begun"] or ctx.state["phase"] == _SAMPLE
 
 
 def _step(ctx: Context) -> _Step:

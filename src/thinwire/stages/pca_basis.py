@@ -1,6 +1,7 @@
-"""A PCA basis: a layer laid out as slices, statistics of sampled steps, the decomposition, and the projection."""
+"""A PCA basis: a layer laid out as slices, and the projection."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,12 +13,13 @@ from thinwire.core.context import NEAR_OVERFLOW, Context, State
 from thinwire.core.fast import PartCoder, Parts
 from thinwire.core.source import Source
 from thinwire.kernels import basis as kernels
+from thinwire.kernels.modes import Mode, put
 
 WIDEST = 1024  # the longest automatic slice: its decomposition takes about a second on one core
 MULTIPLE = 16  # statistics take at most this many times the memory of their layer
 WIDEST_ALONE = 4096  # the same for samples of one slice, which are few
 _TOGETHER = 1 << 18  # numbers of slices whose energies are taken at once: few operations, on memory of a cache
-_CONSTANT = 1e-6  # a variance below this share of the energy is rounding
+_LEAST = 16  # numbers of a slice that is one column of a matrix
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,23 @@ class Layout:
 
 
 @lru_cache(maxsize=4096)
+def layouts(shape: tuple[int, ...], order: str, length: int | None, sample: int, pool: bool) -> tuple[Layout, ...]:
+    """The layouts that samples decide between: one, or with the order "auto" one of each order, if they fit.
+
+    In the order "filters" a slice of a matrix is then one column: as good as several, and far shorter.
+    """
+    if order != "auto":
+        found = [lay_out(shape, order, length, sample, pool)]
+    else:
+        column = shape[0] if len(shape) == 2 and _LEAST <= shape[0] <= WIDEST else None
+        found = [
+            lay_out(shape, "rows", length, sample, pool),
+            lay_out(shape, "filters", length or column, sample, pool),
+        ]
+    return tuple(layout for layout in found if layout is not None)
+
+
+@lru_cache(maxsize=4096)
 def lay_out(shape: tuple[int, ...], order: str, length: int | None, sample: int, pool: bool) -> Layout | None:
     """The slices of a layer; None if it has fewer than two, or is no matrix."""
     numel = math.prod(shape)
@@ -88,101 +107,12 @@ def _cut(length: int, limit: int) -> int:
     return next((d for d in range(min(length, limit), 0, -1) if length % d == 0), 1)
 
 
-# Statistics. Slices are scaled by a power of two so that neither tiny nor huge gradients leave the range of fp32.
-
-
-def start_sampling(state: State) -> None:
-    for name in ("basis", "mean", "offset", "reach", "fresh", "sum", "gram", "samples"):
-        state.pop(name, None)
-    state.update(taken=0, scale=0.0, rows=0)
-
-
-def take_sample(state: State, rows: Tensor, sample: int, pool: bool, centre: bool, keeps: bool) -> None:
-    """Add one step's slices [count, length]; only the rank that `keeps` statistics needs more than their sum.
-
-    A rank that takes over in the middle (a slot loaded elsewhere) keeps none: they would not fit the sum.
-    """
-    if centre:
-        state["sum"] = state["sum"] + rows if "sum" in state else rows.clone()
-    used = rows if pool else rows[:1]
-    if keeps and state["rows"] == state["taken"] * used.shape[0]:
-        if not state["scale"]:
-            largest = float(used.abs().amax())
-            state["scale"] = 2.0 ** -math.frexp(largest)[1] if largest else 0.0
-        used = used * state["scale"]
-        count, length = used.shape
-        state["rows"] += count
-        if sample * count < length:
-            state["samples"] = torch.cat([state["samples"], used]) if "samples" in state else used
-        else:
-            gram = state.get("gram")
-            state["gram"] = used.t() @ used if gram is None else torch.addmm(gram, used.t(), used)
-    else:
-        state["rows"] = 0
-        for name in ("gram", "samples"):  # of another world, in which this rank kept them
-            state.pop(name, None)
-    state["taken"] += 1
-
-
-def decompose(state: State, pool: bool, target: int | None, energy: float | None) -> Tensor | None:
-    """The basis [length, d]: `target` columns, or as few as lose at most `energy` of the samples' variance.
-
-    None where there is nothing to learn from: no samples, no variance, numbers beyond fp32.
-    """
-    found = _spectrum(state, pool)
-    if found is None:
-        return None
-    variances, columns, independent = found
-    total = variances.sum()
-    if not bool(total > 0) or not bool(torch.isfinite(total)):
-        return None
-    wanted = target or 0
-    if energy is not None:
-        kept = variances.cumsum(0)
-        wanted = int((kept < (1 - energy) * total).sum()) + 1
-    d = min(wanted, independent, columns.shape[1])
-    if d < 1 or 2 * d > columns.shape[0]:
-        return None
-    return columns[:, :d].float().contiguous()
-
-
-def _spectrum(state: State, pool: bool) -> tuple[Tensor, Tensor, int] | None:
-    """Variances in falling order, their directions as columns, and the number of independent samples."""
-    taken, independent, means = int(state["taken"]), int(state["rows"]), None
-    if "sum" in state and taken:
-        means = (state["sum"] if pool else state["sum"][:1]).double() * (state["scale"] / taken)
-        independent -= means.shape[0]
-    if "samples" in state:
-        samples = state["samples"].double()
-        energy = samples.square().sum()
-        if means is not None:
-            samples = (samples.view(taken, *means.shape) - means).view_as(samples)
-        if not _varies(samples.square().sum(), energy):
-            return None
-        _, sizes, directions = torch.linalg.svd(samples, full_matrices=False)
-        return sizes.square(), directions.t(), independent
-    if "gram" not in state:
-        return None
-    gram = state["gram"].double()
-    energy = gram.trace()
-    if means is not None:
-        gram = gram.addmm_(means.t(), means, alpha=-taken)
-    if not _varies(gram.trace(), energy):
-        return None
-    variances, columns = torch.linalg.eigh(gram)
-    return variances.flip(0).clamp_(min=0), columns.flip(1), independent
-
-
-def _varies(variance: Tensor, energy: Tensor) -> bool:
-    return bool(torch.isfinite(energy)) and bool(variance > _CONSTANT * energy)
-
-
 # A basis in use.
 
 
 class Basis(NamedTuple):
-    """What the ranks share: orthonormal columns [length, d], the slices' means, their coefficients, and the size of
-    the largest mean.
+    """What the ranks share: orthonormal columns [length, d], the slices' means, their coefficients, the size of
+    the largest mean, and which of the possible layouts the slices have.
 
     Without columns there was nothing to learn, and the numbers pass as they are.
     """
@@ -191,13 +121,14 @@ class Basis(NamedTuple):
     mean: Tensor | None = None
     offset: Tensor | None = None
     reach: float = 0.0
+    layout: int = 0
 
 
 def basis_of(state: State) -> Basis:
     mean = state.get("mean")
     # a state that was saved without it is never certain
     reach = state.get("reach", 0.0 if mean is None else math.inf)
-    return Basis(state["basis"], mean, state.get("offset"), reach)
+    return Basis(state["basis"], mean, state.get("offset"), reach, state.get("layout", 0))
 
 
 def coefficients(
@@ -223,6 +154,19 @@ def subtract_slices(rows: Tensor, basis: Basis, part: float, out: Tensor) -> Non
     kernels.subtract(rows, basis.columns, basis.mean, part, out)
 
 
+def decode_slices(layout: Layout, values: Tensor, basis: Basis, ctx: Context, out: Tensor, mode: Mode) -> None:
+    """Coefficients of the contributions of some ranks as the elements of a layer, which `out` takes as `mode` says."""
+    rows, part = values.view(layout.count, -1), ctx.contributions / ctx.ranks
+    if layout.in_place and mode == "subtract":
+        subtract_slices(rows, basis, part, out.view(layout.count, layout.length))
+        return
+    in_place = layout.in_place and mode == "write"
+    to = out if in_place else ctx.empty(layout.count * layout.length, out)
+    built = reconstruct(rows, basis, part, slice(0, layout.count), to.view(layout.count, layout.length))
+    if not in_place:
+        put(layout.flat(built), out, mode)
+
+
 def lost_share(rows: Tensor, basis: Basis, ctx: Context) -> float:
     """The share of the energy of x - mu/P outside the basis, a few slices at a time that stay in a cache."""
     assert basis.columns is not None
@@ -246,12 +190,12 @@ class SliceParts(PartCoder):
 
     bounded = True
 
-    def __init__(self, layout: Layout, kept: int) -> None:
-        self.layout, self.length = layout, kept
+    def __init__(self, layouts: Sequence[Layout], kept: int) -> None:
+        self.layouts, self.length = layouts, kept
 
     def parts(self, x: Source, ctx: Context) -> Parts | None:
         basis: Basis = ctx.shared
-        return None if basis.columns is None else Slices(self.layout, basis, x, ctx)
+        return None if basis.columns is None else Slices(self.layouts[basis.layout], basis, x, ctx)
 
 
 class Slices(Parts):

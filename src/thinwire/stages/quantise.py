@@ -15,7 +15,7 @@ from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, WireCoder
 from thinwire.kernels.modes import Mode
-from thinwire.kernels.quantise import Norm, RangeCoder, Scheme, clip_to_sigma
+from thinwire.kernels.quantise import Norm, RangeCoder, Scheme, clip_to_sigma, fixed_scheme
 from thinwire.kernels.shares import magnitude_in
 
 
@@ -92,7 +92,7 @@ class QSGD(Bucketed):
         return True
 
     def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
-        return Scheme("uniform", self.bits, self.bucket, cast(Norm, self.norm))
+        return fixed_scheme("uniform", self.bits, self.bucket, cast(Norm, self.norm))
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,9 +118,14 @@ class NUQSGD(Bucketed):
 
     def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
         if self.base == 0.5:
-            return Scheme("exponential", self.bits, self.bucket, cast(Norm, self.norm))
-        levels = exponential_levels(self.base, self.bits).to(device or "cpu")
-        return Scheme("levels", self.bits, self.bucket, cast(Norm, self.norm), levels)
+            return fixed_scheme("exponential", self.bits, self.bucket, cast(Norm, self.norm))
+        return _levels_scheme(self.base, self.bits, self.bucket, cast(Norm, self.norm), device or torch.device("cpu"))
+
+
+@lru_cache(maxsize=64)
+def _levels_scheme(base: float, bits: int, bucket: int, norm: Norm, device: torch.device) -> Scheme:
+    """Kept, because a table is copied to its device and checked there."""
+    return Scheme("levels", bits, bucket, norm, exponential_levels(base, bits).to(device))
 
 
 @lru_cache(maxsize=64)
@@ -150,7 +155,7 @@ class Ternary(Bucketed):
         return self.clip is None
 
     def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
-        return Scheme("uniform", 2, self.bucket)
+        return fixed_scheme("uniform", 2, self.bucket)
 
     def encode(self, x: Tensor, ctx: Context) -> Encoded:
         return super().encode(self.clipped(x), ctx)
@@ -193,7 +198,7 @@ class Sign(Bucketed):
     bucket: int = number(512, low=1, high=2**30, whole=True, help="numbers that share a pair of means")
 
     def scheme(self, spec: Spec, ctx: Context | None = None, device: torch.device | None = None) -> Scheme:
-        return Scheme("sign", 1, spec.row if self.by == "row" and spec.row else self.bucket)
+        return fixed_scheme("sign", 1, spec.row if self.by == "row" and spec.row else self.bucket)
 
     def shard_multiple(self, spec: Spec) -> int:
         return self.scheme(spec).bucket if self.by == "row" else 1

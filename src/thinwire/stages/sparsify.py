@@ -43,13 +43,19 @@ class Sparsifier(ScheduledStage, Stage):
 
     def kept(self, numel: int) -> int:
         """How many of `numel` numbers (or groups) travel once the warm-up is over."""
-        return min(numel, math.ceil(self.density * numel))
+        return self.count(numel, self.density)
 
     def kept_now(self, numel: int, ctx: Context) -> int:
+        return self.count(numel, self.density_now(ctx))
+
+    def density_now(self, ctx: Context) -> float:
         if not self.varies or "steady" in ctx.state:
-            return self.kept(numel)
+            return self.density
         dial = ctx.dial if self.dial else 1.0
-        density = density_at(self.density, ctx.step, self.warmup, self.decay, dial)
+        return density_at(self.density, ctx.step, self.warmup, self.decay, dial)
+
+    def count(self, numel: int, density: float) -> int:
+        """How many of `numel` numbers travel at this density."""
         return min(numel, math.ceil(density * numel))
 
     def out(self, spec: Spec) -> Spec:
@@ -67,16 +73,32 @@ class TopK(Sparsifier, WireCoder):
 
     Behind `fft` the pairs of largest magnitude. Positions travel as a bitmap, as raw indices or as Rice-coded gaps,
     whichever is smallest for the message; a count that changes from step to step (`warmup`, `decay`, `dial`) goes
-    before them. Biased, |x - Q(x)|^2 <= (1 - density) |x|^2; error feedback keeps the rest.
+    before them. Biased, |x - Q(x)|^2 <= (1 - density) |x|^2; error feedback keeps the rest. With `chunk`, the
+    ceil(density * chunk) largest of every chunk of consecutive numbers (pairs behind `fft`), so that each part of a
+    tensor has its share; of a shorter last chunk as many by the same rule.
     """
 
     name: ClassVar[str] = "topk"
+
+    chunk: int | None = number(
+        None, low=2, high=2**30, whole=True, optional=True, help="choose in every chunk of so many; none: in all"
+    )
+
+    def count(self, numel: int, density: float) -> int:
+        whole, each, rest = self.counts(numel, density)
+        return whole * each + rest
+
+    def counts(self, numel: int, density: float) -> tuple[int, int, int]:
+        """Whole chunks, how many of each are chosen, and how many of what is left behind them."""
+        if self.chunk is None:
+            return 0, 0, super().count(numel, density)
+        return numel // self.chunk, super().count(self.chunk, density), super().count(numel % self.chunk, density)
 
     def side(self, spec: Spec) -> Size:
         return Size(0, exact=False)
 
     def shard_multiple(self, spec: Spec) -> int:
-        return spec.group
+        return spec.group * (self.chunk or 1)
 
     def received(self, side: Tensor | None, spec: Spec) -> Spec:
         if not self.varies:
@@ -86,7 +108,7 @@ class TopK(Sparsifier, WireCoder):
 
     def encode(self, x: Tensor, ctx: Context) -> Encoded:
         scores = rankings(x, ctx)
-        indices = sparse.largest(scores, self.kept_now(scores.numel(), ctx))
+        indices = self.choose(scores, self.density_now(ctx))
         packed = coders.pack_indices(indices, scores.numel())
         values = ctx.empty(indices.numel() * ctx.spec.group, x)
         sparse.gather(x, indices, values, ctx.spec.group)
@@ -98,7 +120,28 @@ class TopK(Sparsifier, WireCoder):
         count = self.kept(groups)
         if self.varies:
             count, packed = read_count(self, packed, groups), packed[_COUNT_BYTES:]
-        put_back(encoded.values, coders.unpack_indices(packed, groups, count), ctx.spec.group, out, mode)
+        indices = coders.unpack_indices(packed, groups, count)
+        self.check_chunks(indices, groups)
+        put_back(encoded.values, indices, ctx.spec.group, out, mode)
+
+    def choose(self, scores: Tensor, density: float) -> Tensor:
+        """Ascending positions of the largest, in all or in every chunk."""
+        whole, each, rest = self.counts(scores.numel(), density)
+        if whole == 0 or self.chunk is None:
+            return sparse.largest(scores, rest)
+        return sparse.largest_in_chunks(scores, self.chunk, each, rest)
+
+    def check_chunks(self, indices: Tensor, numel: int) -> None:
+        """Refuse positions of which a chunk has more or fewer than it must; a count that varies says nothing."""
+        whole, each, _ = self.counts(numel, self.density)
+        if self.varies or self.chunk is None or whole == 0:
+            return
+        starts = torch.arange(whole, device=indices.device) * self.chunk
+        rows = indices[: whole * each].view(whole, each)
+        last_starts = indices[whole * each :][:1]
+        inside = (rows[:, 0] >= starts) & (rows[:, -1] < starts + self.chunk)
+        if not bool(inside.all()) or bool((last_starts < whole * self.chunk).any()):
+            raise WireError(f"a {self} message does not have {each} positions in every chunk; resend it.")
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,6 +14,7 @@ from thinwire.core.stage import Encoded, Transform, WireCoder
 from thinwire.errors import WireError
 from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.reference.hashing import hash32
+from thinwire.kernels.shares import divided
 
 _COUNTED = 0x7FFFF000  # sign and 12 bits of mantissa cleared: up to 4,096 votes of this scale add up without rounding
 
@@ -36,7 +37,7 @@ class Ballot(Transform):
         return Size(2 * (ranks - 1) * 4)
 
     def agree(self, x: Source, ctx: Context) -> Rounds[Any]:
-        (total,) = yield AllReduce([(mean_magnitude(x.tensor()) / ctx.ranks).float().view(1)])
+        (total,) = yield AllReduce([divided(mean_magnitude(x.tensor()), ctx.ranks).float().view(1)])
         return torch.where(torch.isfinite(total), (total.view(torch.int32) & _COUNTED).view(torch.float32), torch.nan)
 
     def encode(self, x: Tensor, ctx: Context) -> Encoded:
@@ -78,7 +79,7 @@ class Vote(WireCoder):
 
 def mean_magnitude(x: Tensor) -> Tensor:
     """mean|x| in double precision: equal magnitudes have exactly themselves as their mean."""
-    return x.abs().sum(dtype=torch.float64) / max(x.numel(), 1)
+    return divided(x.abs().sum(dtype=torch.float64), max(x.numel(), 1))
 
 
 def positive(x: Tensor, ctx: Context) -> Tensor:
