@@ -11,6 +11,7 @@ from thinwire import Codec, Slot, StepInfo, simulate
 from thinwire.core import shards, source
 from thinwire.core.average import average
 from thinwire.core.blockwise import Blockwise
+from thinwire.core.fast import BlockCoder
 from thinwire.core.ops import PipelinedExchange
 from thinwire.core.reducers import sharded
 from thinwire.core.source import Source
@@ -140,7 +141,7 @@ def test_a_mean_may_take_the_place_of_the_gradient(chain: str, monkeypatch: pyte
 
 def blocks_of(x: Tensor) -> Blockwise:
     fast = fourier.FFT(chunk=64).fast(Spec(x.numel()))
-    assert fast is not None
+    assert isinstance(fast, BlockCoder)
     assert fast.length == 128
     return Blockwise(fast, Source(x), None, torch.empty_like(x))
 

@@ -22,7 +22,7 @@ from thinwire.stages.quantise import QSGD
 
 LONG = (1 << 20,)
 MATRIX = (64, 64)
-GRADIVEQ = "gradiveq(warmup=2)"
+GRADIVEQ = "gradiveq(warmup=2, travel=none)"
 PLAIN: dict[str, Any] = {
     "instead": None,
     "wish": None,
@@ -58,32 +58,44 @@ TABLE: list[tuple[str, tuple[int, ...], bool, dict[str, Any], dict[str, Any]]] =
     ("topk(density=0.01)", LONG, False, {}, {"keep": "remainder", "share": True}),
     ("feedback(keep=off) | topk(density=0.01)", LONG, False, {}, {}),
     # blocks
-    ("fftsgd", LONG, False, {}, {"encoding": "blocks", "keep": "remainder", "in_sum_space": True}),
-    ("fftsgd", LONG, False, {"device": "cuda"}, {"keep": "remainder", "in_sum_space": True}),
-    ("fftsgd", MATRIX, False, {}, {"keep": "remainder", "in_sum_space": True}),  # gathered is cheaper
+    ("fftsgd(transform=always)", LONG, False, {}, {"encoding": "blocks", "keep": "remainder", "in_sum_space": True}),
+    ("fftsgd(transform=always)", LONG, False, {"device": "cuda"}, {"keep": "remainder", "in_sum_space": True}),
+    ("fftsgd(transform=always)", MATRIX, False, {}, {"keep": "remainder", "in_sum_space": True}),  # gathered is cheaper
     (
-        "fftsgd",
+        "fftsgd(transform=always)",
         MATRIX,
         False,
         {"bundle_numel": 1 << 20},
         {"encoding": "blocks", "keep": "remainder", "in_sum_space": True},
     ),
     (
-        "fftsgd",
+        "fftsgd(transform=always)",
         MATRIX,
         False,
         {"reduction": "sharded"},
         {"wish": "sharded", "encoding": "blocks", "keep": "remainder", "in_sum_space": True},
     ),
     (
-        "fftsgd",
+        "fftsgd(transform=always)",
         LONG,
         False,
         {"reduction": "gathered"},
         {"wish": "gathered", "keep": "remainder", "in_sum_space": True},
     ),
-    ("fftsgd", LONG, False, {"measure": True}, {"keep": "remainder", "in_sum_space": True, "share": True}),
-    ("fftsgd", (LONG[0] + 1,), False, {}, {"keep": "delivered", "share": True}),  # the spectrum is longer
+    (
+        "fftsgd(transform=always)",
+        LONG,
+        False,
+        {"measure": True},
+        {"keep": "remainder", "in_sum_space": True, "share": True},
+    ),
+    (
+        "fftsgd(transform=always)",
+        (LONG[0] + 1,),
+        False,
+        {},
+        {"keep": "delivered", "share": True},
+    ),  # the spectrum is longer
     ("feedback(keep=off) | fft | topk(density=0.1)", LONG, False, {}, {"encoding": "blocks", "in_sum_space": True}),
     ("fft", LONG, False, {}, {}),  # nothing to send before the rest is transformed
     ("fft | hadamard | topk(density=0.1)", LONG, False, {}, {"keep": "remainder", "in_sum_space": True}),
@@ -136,7 +148,7 @@ TABLE: list[tuple[str, tuple[int, ...], bool, dict[str, Any], dict[str, Any]]] =
     # a stage that is told what was delivered
     ("dgc", LONG, False, {}, {"keep": "delivered", "share": True}),
     ("feedback(keep=off) | momentum | qsgd", LONG, False, {}, {"keep": "delivered", "share": True}),
-    ("fftsgd(momentum=0.9)", LONG, False, {}, {"keep": "delivered", "share": True}),
+    ("fftsgd(momentum=0.9, transform=always)", LONG, False, {}, {"keep": "delivered", "share": True}),
     (
         "delay(steps=3) | momentum | topk(density=0.1)",
         LONG,

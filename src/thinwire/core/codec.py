@@ -20,11 +20,19 @@ from thinwire.core.inputs import check_dense, check_floats, check_separate
 from thinwire.core.message import Link, decode_message, encode_message, encode_message_into, message_size
 from thinwire.core.reducers import choose_reduction, reduction_bytes
 from thinwire.core.reducers.pipelined import exchange_bytes
-from thinwire.core.rules import check_chain
+from thinwire.core.rules import check_chain, check_feedback, loss_keeper
 from thinwire.core.settings import Delay, Feedback, Setting
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import COMPOSER, DeliveryStage, InputStage, Stage, Transform, shares_context
+from thinwire.core.stage import (
+    COMPOSER,
+    DeliveryStage,
+    InputStage,
+    Stage,
+    Transform,
+    fast_path,
+    shares_context,
+)
 from thinwire.core.text import parse_links
 from thinwire.errors import CodecError
 
@@ -52,6 +60,7 @@ class Codec:
 
     def __post_init__(self) -> None:
         check_chain(self.stages)
+        check_feedback(self.stages, self.feedback)
 
     @staticmethod
     def parse(text: "str | Codec | Stage | Setting") -> "Codec":
@@ -78,12 +87,12 @@ class Codec:
     def __repr__(self) -> str:
         return f"Codec({str(self)!r})"
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Setting | Stage, ...]:
         """Settings and stages, as they are written."""
         return (*self.settings, *self.stages)
 
-    @property
+    @cached_property
     def offset(self) -> int:
         """The place of the first stage in the text; random draws and saved states are numbered by it."""
         return len(self.settings)
@@ -118,14 +127,21 @@ class Codec:
         for setting in self.settings:
             if isinstance(setting, Feedback):
                 return setting.keep
+        if loss_keeper(self.stages) is not None:
+            return "off"
         return "fp32" if any(stage.wants_feedback for stage in self.stages) else "off"
 
-    @property
+    @cached_property
     def beta(self) -> float:
         """The share of a new residual that is kept (1: all of it)."""
         return next((setting.beta for setting in self.settings if isinstance(setting, Feedback)), 1.0)
 
-    @property
+    @cached_property
+    def decay(self) -> float:
+        """What a residual is multiplied by before it enters (1: it enters as it is)."""
+        return next((setting.decay for setting in self.settings if isinstance(setting, Feedback)), 1.0)
+
+    @cached_property
     def delay(self) -> int:
         """Steps that travel uncompressed before the chain begins (see the setting `delay`)."""
         return next((setting.steps for setting in self.settings if isinstance(setting, Delay)), 0)
@@ -192,7 +208,7 @@ class Codec:
             if instead is not None:
                 return total.plus(Codec(instead).wire_bytes(spec.numel, world_size))
             total = total.plus(stage.agreement(spec, world_size))
-            fast = stage.fast(spec)
+            fast = fast_path(stage, spec)
             parts, spec = fast if isinstance(fast, PartCoder) else None, stage.out(spec)
         for coder in self.coders:
             total = total.plus(coder.agreement(spec, world_size))

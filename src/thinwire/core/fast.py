@@ -14,11 +14,18 @@ from thinwire.kernels.quantise import RangeCoder
 
 
 class FastPath:
-    """What any fast path may know."""
+    """What any fast path may know. `finite` is asked for tensors on the CPU, `select` for those elsewhere."""
 
     def finite(self, data: Tensor, ctx: Context) -> bool | None:
         """Whether all that `data` (a message, or a sum of encodings) decodes to is finite; None: decode it and look."""
         return None
+
+    def selects(self, ctx: Context) -> bool:
+        """Whether `select` can take the place of the stage's `observe` in this step."""
+        return False
+
+    def select(self, finite: Tensor, mean: Tensor, ctx: Context) -> None:
+        """Observe the mean where only the device knows whether it is finite: if not, tensors of the state stay."""
 
 
 class MessageCoder(FastPath):

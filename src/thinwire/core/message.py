@@ -5,6 +5,7 @@ no header; a side part of variable size says its length first (4 bytes, little e
 the rest. Every part is checked before it is used.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -18,12 +19,14 @@ from thinwire.core.fast import MessageCoder
 from thinwire.core.ops import LENGTH_BYTES, Rounds
 from thinwire.core.source import Source
 from thinwire.core.spec import DTYPES, Size, Spec
-from thinwire.core.stage import Encoded, Stage, WireCoder, shares_context
+from thinwire.core.stage import Encoded, Stage, WireCoder, fast_path, shares_context
 from thinwire.errors import WireError
 from thinwire.kernels import packing
 from thinwire.kernels.modes import Mode, put
 
 SAMPLE = 1 << 16  # elements on which the size of a variable message is measured
+LARGE_SAMPLE = 1 << 22  # the same for messages whose size is not proportional to their length
+_LINEAR = 0.05  # how far from proportional a size may be
 
 
 class Link(NamedTuple):
@@ -53,14 +56,32 @@ def message_size(stages: tuple[Stage, ...], spec: Spec) -> Size:
 
 
 def _measured_size(stages: tuple[Stage, ...], spec: Spec) -> Size:
-    """The expectation for Gaussian elements: the size of one message of at most SAMPLE of them, scaled up."""
-    numel = min(spec.numel, SAMPLE)
-    spec, scale = replace(spec, numel=numel, shape=()), spec.numel / max(numel, 1)
+    """The expectation for Gaussian elements: the size of one message of at most SAMPLE of them, scaled up.
+
+    Where half as many elements do not take half the bytes (one L2 norm for all of them), a larger message is measured,
+    and what is longer still follows the power of the length that its two halves show.
+    """
+    if spec.numel <= SAMPLE:
+        return Size(_sampled_size(stages, spec, spec.numel), exact=False)
+    half, full = (_sampled_size(stages, spec, numel) for numel in (SAMPLE // 2, SAMPLE))
+    if abs(2 * half - full) <= _LINEAR * full:
+        return Size(full * spec.numel / SAMPLE, exact=False)
+    numel = min(spec.numel, LARGE_SAMPLE)
+    full = _sampled_size(stages, spec, numel)
+    if numel == spec.numel:
+        return Size(full, exact=False)
+    power = math.log2(full / _sampled_size(stages, spec, numel // 2))
+    return Size(full * (spec.numel / numel) ** power, exact=False)
+
+
+def _sampled_size(stages: tuple[Stage, ...], spec: Spec, numel: int) -> int:
+    """Bytes of a message of so many Gaussian elements."""
+    spec = replace(spec, numel=numel, shape=())
     x, links = torch.randn(numel, generator=torch.Generator().manual_seed(0)).to(DTYPES[spec.kind]), []
     for at, stage in enumerate(stages):
         links.append(Link(stage, Context(spec, stage.init(spec) | STEADY, stream=at)))
         spec = stage.out(spec)
-    return Size(encode_message(links, x).numel() * scale, exact=False)
+    return encode_message(links, x).numel()
 
 
 def agree_on_wire(links: Sequence[Link], y: Source) -> Rounds[None]:
@@ -74,16 +95,16 @@ def agree_on_wire(links: Sequence[Link], y: Source) -> Rounds[None]:
 
 
 @lru_cache(maxsize=4096)
-def fixed_size(stage: Stage, spec: Spec) -> Size | None:
+def fixed_size(stage: Stage, spec: Spec) -> int | None:
     """Bytes of one stage's side and payload, if they are fixed."""
     size = side_of(stage, spec).plus(stage.out(spec).payload())
-    return size if size.exact else None
+    return int(size) if size.exact else None
 
 
 def message_coder(stage: Stage, spec: Spec) -> MessageCoder | None:
     """The fast path of a stage whose messages have a fixed size."""
-    fast = stage.fast(spec) if fixed_size(stage, spec) is not None else None
-    return fast if isinstance(fast, MessageCoder) else None
+    fast = fast_path(stage, spec)
+    return fast if isinstance(fast, MessageCoder) and fixed_size(stage, spec) is not None else None
 
 
 def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
@@ -128,7 +149,7 @@ def _encode_fast(link: Link, x: Tensor) -> Tensor | None:
 def _fixed_bytes(link: Link) -> int:
     size = fixed_size(link.stage, link.ctx.spec)
     assert size is not None, "a message coder has messages of fixed size"
-    return int(size)
+    return size
 
 
 def decode_message(links: Sequence[Link], message: Tensor, out: Tensor, mode: Mode = "write") -> None:

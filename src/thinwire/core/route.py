@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import torch
@@ -14,7 +15,7 @@ from thinwire.core.fast import BlockCoder, PartCoder
 from thinwire.core.reducers import choose_reduction
 from thinwire.core.reducers.work import Keep
 from thinwire.core.spec import Spec
-from thinwire.core.stage import DeliveryStage, Stage, shares_context
+from thinwire.core.stage import DeliveryStage, Stage, fast_path, shares_context
 
 Encoding: TypeAlias = Literal["whole", "blocks", "parts"]
 
@@ -69,19 +70,40 @@ def route(
     dtype: torch.dtype = torch.float32,
 ) -> Route:
     """The route of a tensor of this spec, device and type, with these states of its stages."""
-    transforms, wish = len(codec.transforms), info.reduction
+    transforms = len(codec.transforms)
     instead: tuple[Stage, ...] | None = None
     if info.step < codec.delay:
-        transforms, instead, wish = 0, (), None
-    for at, (stage, seen) in enumerate(zip(codec.transforms[:transforms], codec.specs(spec), strict=False)):
-        instead = stage.instead(states[at], seen)
-        if instead is not None:
-            transforms, wish = at, None
-            break
-    in_sum_space = info.step >= codec.delay and codec.residual_in_sum_space(spec)
-    keep = _keep(codec, transforms, in_sum_space, info.measure)
-    encoding = "whole" if instead is not None else _encoding(codec, spec, wish, info, device)
-    share = info.measure or dtype != torch.float32 or keep == "delivered" or (keep == "remainder" and not transforms)
+        transforms, instead = 0, ()
+    elif transforms:
+        for at, (stage, seen) in enumerate(zip(codec.transforms, codec.specs(spec), strict=False)):
+            instead = stage.instead(states[at], seen)
+            if instead is not None:
+                transforms = at
+                break
+    sums = info.ranks, info.reduction, info.bundle_numel
+    return _route(codec, spec, transforms, instead, *sums, info.measure, device, dtype)
+
+
+@lru_cache(maxsize=4096)
+def _route(
+    codec: Codec,
+    spec: Spec,
+    transforms: int,
+    instead: tuple[Stage, ...] | None,
+    ranks: int,
+    reduction: str | None,
+    bundle_numel: int,
+    measure: bool,
+    device: str,
+    dtype: torch.dtype,
+) -> Route:
+    """The route once it is known which transforms work: it is the same in most steps."""
+    wish = reduction if instead is None else None
+    in_sum_space = instead is None and codec.residual_in_sum_space(spec)
+    keep = _keep(codec, transforms, in_sum_space, measure)
+    whole = instead is not None or not codec.transforms
+    encoding = "whole" if whole else _encoding(codec, spec, ranks, wish, bundle_numel, measure, device)
+    share = measure or dtype != torch.float32 or keep == "delivered" or (keep == "remainder" and not transforms)
     return Route(transforms, instead, wish, encoding, keep, in_sum_space, share)
 
 
@@ -92,21 +114,21 @@ def _keep(codec: Codec, transforms: int, in_sum_space: bool, measure: bool) -> K
     return "delivered" if told or (transforms and not in_sum_space) else "remainder"
 
 
-def _encoding(codec: Codec, spec: Spec, wish: str | None, info: StepInfo, device: str) -> Encoding:
+def _encoding(
+    codec: Codec, spec: Spec, ranks: int, wish: str | None, bundle_numel: int, measure: bool, device: str
+) -> Encoding:
     """Blocks: the first message leaves before the rest is transformed. Parts: sums overlap with work.
 
     Elsewhere than on the CPU nobody does other work between blocks, and each would cost a launch.
     """
-    if not codec.transforms:
-        return "whole"
     last = codec.transforms[-1]
     seen, sums = codec.specs(spec)[len(codec.transforms) - 1 : len(codec.transforms) + 1]
-    fast = last.fast(seen)
+    fast = fast_path(last, seen)
     if isinstance(fast, PartCoder) and not codec.coders:
         return "parts"
     agreed = any(shares_context(stage) for stage in codec.stages)
-    simple = len(codec.transforms) == 1 and codec.coders and not agreed and not info.measure and device == "cpu"
+    simple = len(codec.transforms) == 1 and codec.coders and not agreed and not measure and device == "cpu"
     if not isinstance(fast, BlockCoder) or not simple:
         return "whole"
-    sharded = choose_reduction(codec.coders, sums, info.ranks, wish, info.bundle_numel) == "sharded"
+    sharded = choose_reduction(codec.coders, sums, ranks, wish, bundle_numel) == "sharded"
     return "blocks" if sharded else "whole"

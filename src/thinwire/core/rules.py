@@ -1,7 +1,7 @@
 """Which chains can work."""
 
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Stage, Transform, may_code
+from thinwire.core.stage import InputStage, Stage, Transform, may_code
 from thinwire.errors import CodecError
 
 
@@ -39,3 +39,15 @@ def _misfit(before: Stage, stage: Stage, spec: Spec) -> str:
         f"{stage.name} cannot follow {before.name}: it takes {' or '.join(sorted(stage.accepts))},"
         f" and {before.name} gives {spec.describe()}; leave one of the two out or change their order."
     )
+
+
+def loss_keeper(stages: tuple[Stage, ...]) -> Stage | None:
+    """The stage that makes up for what the chain loses, in place of a residual."""
+    return next((stage for stage in stages if isinstance(stage, InputStage) and stage.keeps_losses), None)
+
+
+def check_feedback(stages: tuple[Stage, ...], feedback: str) -> None:
+    """Refuse a residual beside a stage that makes up for losses by itself: both would deliver the same twice."""
+    keeper = loss_keeper(stages)
+    if keeper is not None and feedback != "off":
+        raise CodecError(f"{keeper.name} makes up for losses by itself; leave feedback out.")

@@ -131,8 +131,8 @@ class Shards:
         return in_span(decode, "decode", *self._stages)
 
     def finite(self, message: Tensor, j: int) -> bool | None:
-        """Whether what a message decodes to is finite, if its bytes tell."""
-        if self._coder is None:
+        """Whether what a message decodes to is finite, if its bytes tell, and nobody must wait to read them."""
+        if self._coder is None or not message.is_cpu:
             return None
         low, high = self.bounds[j]
         stage, ctx = self.links[0]

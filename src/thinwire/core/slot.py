@@ -1,7 +1,8 @@
 """The memory of one segment: each stage's state, and the residual of error feedback."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from thinwire.core.codec import Codec
 from thinwire.core.context import Context, State
 from thinwire.core.inputs import check_dense
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Encoded, InputStage
+from thinwire.core.stage import DecidingStage, Encoded, InputStage
 from thinwire.errors import CodecError, StateError
 
 _SAVED = ("chain", "shape", "states", "residual", "steps", "dial")
@@ -62,6 +63,13 @@ class Slot:
     notes: dict[str, float] = field(default_factory=dict)
     dial: float = 1.0
     in_sum_space: bool = False
+    finite: bool | Tensor = field(default=True, init=False, repr=False, compare=False)  # the mean of the last step
+
+    def record_stream(self, stream: Any) -> None:
+        """Tell the allocator of an accelerator that work on this stream uses the slot's memory."""
+        for tensor in (self.residual_data, *(value for state in self.states for value in state.values())):
+            if isinstance(tensor, Tensor) and not tensor.is_cpu:
+                tensor.record_stream(stream)
 
     @property
     def residual(self) -> Tensor | None:
@@ -101,14 +109,19 @@ class Slot:
                 " give every tensor a slot of its own."
             )
 
-    def hold(self, codec: Codec, missing: Tensor, in_sum_space: bool, buffers: Buffers) -> None:
+    def hold(
+        self, codec: Codec, missing: Tensor, in_sum_space: bool, buffers: Buffers, finite: Tensor | None = None
+    ) -> None:
         """Keep what is missing for the next step: in its own memory, if `buffers` allow that, or else in the memory of
-        the last step's residual."""
+        the last step's residual. Where the flag `finite` is false, the last step's residual stays."""
         if codec.feedback == "off" or missing is self.residual_data:
             return
         dtype = torch.bfloat16 if codec.feedback == "bf16" else torch.float32
         if codec.beta != 1.0 and self.residual_data is not None:
             missing = torch.lerp(self.residual_data.float(), missing, codec.beta)
+        if finite is not None:
+            before = 0.0 if self.residual_data is None else self.residual_data.float()
+            missing = torch.where(finite, missing, before)
         if missing.dtype == dtype and buffers.kept(missing, self.residual_data):
             self.residual_data = missing
         elif self.residual_data is None or self.residual_data.dtype != dtype:
@@ -116,6 +129,24 @@ class Slot:
         else:
             self.residual_data.copy_(missing)
         self.in_sum_space = in_sum_space
+
+    def in_use(self, codec: Codec) -> tuple[Codec, Sequence[int]]:
+        """The chain without the stages that left themselves out, and the places of those that stay."""
+        places = range(len(codec.stages))
+        stages = zip(codec.stages, self.states[codec.offset :], strict=True)
+        out = [isinstance(stage, DecidingStage) and stage.left_out(state) for stage, state in stages]
+        if not any(out):
+            return codec, places
+        kept = [i for i in places if not out[i]]
+        return _with_stages(codec, tuple(kept)), kept
+
+    def decided(self, codec: Codec) -> list[str]:
+        """What stages of this chain decided for this tensor from its gradients, in words."""
+        if self.chain != str(codec):
+            return []
+        stages = zip(codec.transforms, codec.specs(Spec.of(self.shape)), self.states[codec.offset :], strict=False)
+        words = [(s.name, s.decided(state, spec)) for s, spec, state in stages if isinstance(s, DecidingStage)]
+        return [f"{name}: {said}" for name, said in words if said is not None]
 
     def rescale(self, factor: float) -> None:
         """Follow a change of the loss scale: the residual was measured in the old unit."""
@@ -214,6 +245,12 @@ class Slot:
             for first, state in zip(firsts, self.states[codec.offset :], strict=True):
                 counts.append({key: state[key] for key, value in first.items() if isinstance(value, int)})
         return self.chain, self.shape, self.steps, self.dial, counts
+
+
+@lru_cache(maxsize=4096)
+def _with_stages(codec: Codec, places: tuple[int, ...]) -> Codec:
+    """The chain with only the stages at these places; every step asks."""
+    return Codec(tuple(codec.stages[i] for i in places), codec.settings)
 
 
 def check_slot(slot: Any) -> Slot:

@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 from torch import Tensor
 
 from thinwire.kernels.quantise import RangeCoder
-from thinwire.kernels.shares import share_into
+from thinwire.kernels.shares import enter_share
 
 Make: TypeAlias = Callable[[int, int], None]
 
@@ -91,8 +91,7 @@ class Share(Source):
 
     def _fill(self, low: int, high: int) -> None:
         out, rest = self.values[low:high], None if self.residual is None else self.residual[low:high]
-        if not share_into(self.x[low:high], self.ranks, rest, out):
-            out.fill_(float("nan"))
+        enter_share(self.x[low:high], self.ranks, rest, out)
 
     def plus(self, residual: Tensor | None) -> Source:
         """The same with a residual added, in one pass where no element is made yet."""

@@ -1,6 +1,7 @@
 """What flows through a chain, described before any data does."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import torch
@@ -61,8 +62,9 @@ class Spec:
     group: int = 1
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def of(shape: tuple[int, ...]) -> "Spec":
-        """The fp32 numbers of a tensor of this shape."""
+        """The fp32 numbers of a tensor of this shape; the same object in every step, which is found fast in caches."""
         numel = 1
         for extent in shape:
             numel *= extent
@@ -77,7 +79,7 @@ class Spec:
         return replace(self, numel=numel, shape=())
 
     def symbols(self, bits: int, signed: bool) -> "Spec":
-        return replace(self, kind="symbols", bits=bits, signed=signed, shape=())
+        return Spec(self.numel, "symbols", bits, row=self.row, signed=signed, exact=self.exact, group=self.group)
 
     def payload(self) -> Size:
         """Bytes these numbers take on the wire."""

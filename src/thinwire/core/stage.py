@@ -7,6 +7,7 @@ A fast path is an object beside the contract (`core.fast`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor
@@ -61,9 +62,13 @@ class Stage:
         return compose(self, other)
 
     def __str__(self) -> str:
-        return self.name + print_options(self)
+        return self._text
 
     __repr__ = __str__
+
+    @cached_property
+    def _text(self) -> str:
+        return self.name + print_options(self)
 
     @property
     def unbiased(self) -> bool:
@@ -123,7 +128,7 @@ class Stage:
         """Learn from the averaged result, equally on every rank; it runs once the result is known to be finite."""
 
     def fast(self, spec: Spec) -> FastPath | None:
-        """A fast path for these elements (`core.fast`); None: there is none."""
+        """A fast path for these elements (`core.fast`); None: there is none. It is asked for once and used again."""
         return None
 
 
@@ -171,10 +176,12 @@ class WireCoder(Stage):
 class InputStage:
     """A role: the stage says what enters the chain in place of this rank's share of the gradient.
 
-    `rank_local`: state that, like a residual, is a rank's own and adds up over the ranks.
+    `rank_local`: state that, like a residual, is a rank's own and adds up over the ranks. `keeps_losses`: the stage
+    itself makes up for what the chain loses, so that there is no residual.
     """
 
     rank_local: ClassVar[tuple[str, ...]] = ()
+    keeps_losses: ClassVar[bool] = False
 
     def accumulate(self, share: Source, ctx: Context) -> Source:
         """What enters in place of the share (momentum correction); the residual is added to it."""
@@ -193,12 +200,30 @@ class ScheduledStage:
         raise NotImplementedError
 
 
+class DecidingStage:
+    """A role: the stage decides from a tensor's gradients how it works on them, equally on all ranks."""
+
+    def decided(self, state: State, spec: Spec) -> str | None:
+        """What it decided, in a few words for plans; None: nothing (yet)."""
+        raise NotImplementedError
+
+    def left_out(self, state: State) -> bool:
+        """Whether it decided that the chain works as without it, from now on."""
+        return False
+
+
 class DeliveryStage:
     """A role: the stage is told what this rank delivered."""
 
     def delivered(self, sent: Tensor, ctx: Context) -> None:
         """`sent` is this rank's contribution to the result, in the segment's own space."""
         raise NotImplementedError
+
+
+@lru_cache(maxsize=4096)
+def fast_path(stage: Stage, spec: Spec) -> FastPath | None:
+    """What `stage.fast(spec)` returns: it depends on nothing else, and every step asks several times."""
+    return stage.fast(spec)
 
 
 def shares_context(stage: Stage) -> bool:

@@ -18,11 +18,12 @@ from thinwire.core.reducers.pipelined import PipelinedSum
 from thinwire.core.reducers.ring import ring_of_parts
 from thinwire.core.reducers.work import Reduced, Work
 from thinwire.core.route import StepInfo, route
+from thinwire.core.selection import is_selectable
 from thinwire.core.slot import Slot
 from thinwire.core.source import Share, Source, Undivided, plus
 from thinwire.core.spec import Spec
-from thinwire.core.stage import DeliveryStage, Encoded, InputStage, ScheduledStage, Stage
-from thinwire.kernels.shares import all_finite
+from thinwire.core.stage import DeliveryStage, Encoded, InputStage, ScheduledStage, Stage, fast_path
+from thinwire.kernels.shares import divided, finiteness
 
 
 class PartSource(Source):
@@ -37,13 +38,15 @@ class Step:
     """The average of one tensor in one step."""
 
     def __init__(self, codec: Codec, slot: Slot, info: StepInfo, weights: Tensor | None, result: Tensor) -> None:
+        codec, places = slot.in_use(codec)
         self.codec, self.slot, self.info = codec, slot, info
         spec, offset = Spec.of(slot.shape), codec.offset
-        self.route = route(codec, spec, slot.states[offset:], info, result.device.type, result.dtype)
+        states = [slot.states[offset + i] for i in places]
+        self.route = route(codec, spec, states, info, result.device.type, result.dtype)
         self.notes: dict[str, float] = {}
         self.links = [
-            Link(stage, self._context(seen, slot.states[offset + i], offset + i))
-            for i, (stage, seen) in enumerate(zip(codec.stages, codec.specs(spec), strict=False))
+            Link(stage, self._context(seen, state, offset + i))
+            for i, stage, seen, state in zip(places, codec.stages, codec.specs(spec), states, strict=False)
         ]
         if self.links:
             self.links[0].ctx.weights = None if weights is None else weights.detach().reshape(-1).float()
@@ -59,9 +62,8 @@ class Step:
 
     def _context(self, spec: Spec, state: dict[str, object], stream: int) -> Context:
         info = self.info
-        ctx = Context(spec, state, info.rank, info.ranks, info.step, info.seed, stream, notes=self.notes)
-        ctx.dial, ctx.buffers = self.slot.dial, info.buffers
-        return ctx
+        who = info.rank, info.ranks, info.step, info.seed
+        return Context(spec, state, *who, stream, dial=self.slot.dial, notes=self.notes, buffers=info.buffers)
 
     def _links_instead(self, coders: Sequence[Stage], spec: Spec) -> list[Link]:
         """Wire coders of their own, for the elements that reach the first transform that is not ready."""
@@ -85,7 +87,7 @@ class Step:
         flat, residual = tensor.detach().reshape(-1), self._residual()
         self.had_residual = residual is not None
         if not self.codec.stages:  # summed in place
-            torch.div(flat, self.info.ranks, out=self.flat)
+            divided(flat, self.info.ranks, out=self.flat)
             self.given = plus(Source(self.flat), residual)
             return self.given
         for link in self.links:
@@ -105,9 +107,15 @@ class Step:
     def _residual(self) -> Tensor | None:
         slot = self.slot
         if self.route.in_sum_space and slot.in_sum_space:
-            self.carried = slot.residual_data
+            self.carried = self._decayed(slot.residual_data)
             return None
-        return slot.residual
+        return self._decayed(slot.residual)
+
+    def _decayed(self, residual: Tensor | None) -> Tensor | None:
+        """The residual as it enters; the slot keeps the old one until the result is known to be finite."""
+        if residual is None or self.codec.decay == 1.0:
+            return residual
+        return torch.mul(residual.float(), self.codec.decay, out=self.info.empty(residual.float()))
 
     def _entering(self, residual: Tensor | None) -> Tensor | None:
         """The part of the residual that enters in this step; the rest waits."""
@@ -118,7 +126,7 @@ class Step:
         steps = max((stage.residual_steps(ctx.state) for stage, ctx in stages), default=1)
         if steps == 1:
             return residual
-        entering = residual / steps
+        entering = divided(residual, steps)
         self._waiting = residual - entering
         return entering
 
@@ -132,7 +140,7 @@ class Step:
     def encode(self, link: Link, x: Source) -> Source:
         """The output of a transform: made now, or a source that makes it when it is needed."""
         stage, ctx = link
-        fast = stage.fast(ctx.spec) if link is self.transforms[-1] else None
+        fast = fast_path(stage, ctx.spec) if link is self.transforms[-1] else None
         if self.route.encoding == "blocks" and isinstance(fast, BlockCoder):
             keeps = self.codec.feedback == "fp32"  # what is left of it becomes the residual
             memory = self.info.alone(x.values) if keeps else self.info.empty(x.values)
@@ -187,10 +195,10 @@ class Step:
         kind = choose_reduction((), last.stage.out(last.ctx.spec), info.ranks, self.route.wish)
         if kind == "ring":
             total, contribution = yield from ring_of_parts(x.parts, info.rank, info.ranks)
-            return Reduced(total, contribution, x.parts.finite())
+            return Reduced(total, contribution, x.parts.finite() if x.values.is_cpu else None)
         keep = self.route.keep != "nothing"
         early = self.commit if keep and len(self.transforms) == 1 else None
-        return (yield from PipelinedSum(x.parts, x.coder, keep).run(early))
+        return (yield from PipelinedSum(x.parts, x.coder, keep, x.values.is_cpu).run(early))
 
     def decode(self, x: Source, total: Tensor) -> Tensor:
         """The mean: what the last transform has not decoded yet goes back through all of them."""
@@ -214,37 +222,47 @@ class Step:
 
     def finish(self, x: Source, reduced: Reduced, mean: Tensor) -> None:
         """Change the state if the mean is finite."""
-        if self._is_finite(x, reduced, mean):
-            self._change_state(reduced, mean)
+        finite = self._is_finite(x, reduced, mean)
+        if isinstance(finite, Tensor) and not is_selectable(self.codec, self.slot, self.links, self.route):
+            finite = bool(finite)  # waits for the device
+        self.slot.finite = finite
+        if isinstance(finite, Tensor) or finite:
+            self._change_state(reduced, mean, finite if isinstance(finite, Tensor) else None)
         self.slot.notes = {"elements_sent": self._elements_sent(x)} | self.notes if self.links else {}
 
-    def _change_state(self, reduced: Reduced, mean: Tensor) -> None:
+    def _change_state(self, reduced: Reduced, mean: Tensor, finite: Tensor | None) -> None:
+        """`finite`: where only the device knows whether the mean is finite, what is kept is selected by it."""
         if self.route.keep != "nothing" and reduced.kept is not None:
-            self.commit(reduced.kept)
+            self.commit(reduced.kept, finite)
         for stage, ctx in self.links:
-            stage.observe(mean, ctx)
+            if finite is None:
+                stage.observe(mean, ctx)
+            elif (fast := fast_path(stage, ctx.spec)) is not None:
+                fast.select(finite, mean, ctx)
         self.slot.steps += 1
         if self.codec.feedback == "off":
             self.slot.residual = None  # left by an earlier chain, and delivered now
 
-    def _is_finite(self, x: Source, reduced: Reduced, mean: Tensor) -> bool:
+    def _is_finite(self, x: Source, reduced: Reduced, mean: Tensor) -> bool | Tensor:
         if isinstance(x, Blockwise):
             return x.finite
+        if not mean.is_cpu:
+            return finiteness(mean)
         back = self.transforms[:-1] if isinstance(x, PartSource) else self.transforms
         if not back:
-            return all_finite(mean) if reduced.finite is None else reduced.finite
-        fast = back[0].stage.fast(back[0].ctx.spec) if len(back) == 1 else None
+            return finiteness(mean) if reduced.finite is None else reduced.finite
+        fast = fast_path(back[0].stage, back[0].ctx.spec) if len(back) == 1 else None
         told = fast.finite(reduced.total, back[0].ctx) if fast is not None else None
-        return all_finite(mean) if told is None else told
+        return finiteness(mean) if told is None else told
 
-    def commit(self, kept: Tensor) -> None:
+    def commit(self, kept: Tensor, finite: Tensor | None = None) -> None:
         """Keep what was given and not delivered."""
         missing = kept if self.route.keep == "remainder" else self._undelivered(kept)
         if self.info.measure:
             self.notes |= {"lost": float(missing.square().sum()), "given": self._energy}
         if self._waiting is not None:
             missing.add_(self._waiting)
-        self.slot.hold(self.codec, missing, self.route.in_sum_space, self.info.buffers)
+        self.slot.hold(self.codec, missing, self.route.in_sum_space, self.info.buffers, finite)
 
     def _undelivered(self, contribution: Tensor) -> Tensor:
         """What was given less this rank's contribution, in the memory of what was given."""
@@ -263,8 +281,10 @@ class Step:
 
     def _elements_sent(self, x: Source) -> int:
         """How many elements left this rank in this step; stages that choose their own count note it themselves."""
-        summed = x.parts.count * x.parts.length if isinstance(x, PartSource) else x.numel
-        specs = [replace(stage.out(ctx.spec), numel=summed) for stage, ctx in self.transforms[-1:]]
+        outs = [stage.out(ctx.spec) for stage, ctx in self.transforms[-1:]]
+        counts = [x.parts.count * x.parts.length if isinstance(x, PartSource) else x.numel] * len(outs)
         for stage, ctx in self.coders:
-            specs.append(stage.out_now(ctx) if isinstance(stage, ScheduledStage) else stage.out(ctx.spec))
-        return min([self.flat.numel(), *(spec.numel for spec in specs if spec.kind not in ("bytes", "int32"))])
+            outs.append(stage.out_now(ctx) if isinstance(stage, ScheduledStage) else stage.out(ctx.spec))
+            counts.append(outs[-1].numel)
+        elements = (n for out, n in zip(outs, counts, strict=True) if out.kind not in ("bytes", "int32"))
+        return min([self.flat.numel(), *elements])

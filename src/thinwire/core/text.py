@@ -4,11 +4,12 @@ import difflib
 import inspect
 import re
 from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from thinwire._names import NAMES as NAMES
-from thinwire._names import load_names
+from thinwire._names import OUTER_NAMES, load_names
 from thinwire.core.stage import Stage
 from thinwire.errors import CodecError
 
@@ -46,9 +47,21 @@ def parse_links(text: str) -> list[Any]:
         at += 1
 
 
-def parse_parts(text: str) -> list[Any]:
+@lru_cache(maxsize=64)  # a stage that holds a text asks in every step; parts are frozen
+def parse_parts(text: str) -> tuple[Any, ...]:
     """The settings and stages that a text names, those of presets too."""
-    return [part for link in parse_links(text) for part in getattr(link, "parts", (link,))]
+    return tuple(part for link in parse_links(text) for part in getattr(link, "parts", (link,)))
+
+
+def parse_call(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options of one `name(option=value, ...)`; nothing is looked up."""
+    tokens = _tokens(text)
+    if not tokens or tokens[0][0] != "word":
+        raise CodecError(f"cannot read {text!r}: write a name with options, such as sgd(lr=1).")
+    options, at = _options(text, tokens, 2) if tokens[1:2] == [("mark", "(")] else (dict[str, Any](), 1)
+    if at != len(tokens):
+        raise CodecError(f"cannot read {text!r}: unexpected {tokens[at][1]!r} behind its options.")
+    return tokens[0][1], options
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
@@ -131,6 +144,10 @@ def lookup(name: str) -> Any:
         load_names()
     if name not in NAMES and name in installed_names():
         NAMES[name] = load_installed(name)
+    if name in OUTER_NAMES:
+        raise CodecError(
+            f"{name} is no codec but a preset of outer steps; use thinwire.attach_outer(model, optimizer, {name!r})."
+        )
     if name not in NAMES:
         known = sorted({*NAMES, *installed_names(), "none"})
         near = difflib.get_close_matches(name.lower(), known, n=1)

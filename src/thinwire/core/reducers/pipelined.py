@@ -48,12 +48,13 @@ class PipelinedSum:
     other how large the largest is that they encoded.
     """
 
-    def __init__(self, parts: Parts, coder: PartCoder, keep: bool) -> None:
-        """`keep`: this rank's own contribution, as it was encoded."""
-        self.parts, self.keep = parts, keep
+    def __init__(self, parts: Parts, coder: PartCoder, keep: bool, waits: bool = True) -> None:
+        """`keep`: this rank's own contribution, as it was encoded. `waits`: whether this rank may look at elements; on
+        an accelerator it would wait for them, and lose more than it wins."""
+        self.parts, self.keep, self.waits = parts, keep, waits
         self.bounds = part_bounds(parts.count, parts.length)
         self.overlaps = coder.long or len(self.bounds) > 1
-        self.bounded = coder.bounded and self.overlaps
+        self.bounded = coder.bounded and self.overlaps and waits
         self.certain = False
         self._own: list[Tensor] = []
         self._largest = 0.0
@@ -68,7 +69,7 @@ class PipelinedSum:
             yield from self._overlapped(commit)
         if self.certain and commit is not None:
             return Reduced(self.parts.result(), None, True)
-        finite = True if self.certain else self.parts.finite()
+        finite = True if self.certain else self.parts.finite() if self.waits else None
         return Reduced(self.parts.result(), self._contribution() if self.keep else None, finite)
 
     def _overlapped(self, commit: Commit | None) -> Rounds[None]:

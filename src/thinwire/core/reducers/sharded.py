@@ -29,14 +29,14 @@ from thinwire.core.shards import Decode, Shards, shard_length
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
-from thinwire.kernels.shares import share_into
+from thinwire.kernels.shares import enter_share
 
 LONG = 1 << 17  # bytes from which a message is worth a hop of its own
 
 
 def cost(coders: Sequence[Stage], spec: Spec, ranks: int) -> Size:
     """Bytes a rank sends: the messages of all shards but its own, and the sum of its own to each other rank."""
-    size = message_size(tuple(coders), spec.part(shard_length(coders, spec, ranks)))
+    size = message_size(tuple(coders), spec.part(min(spec.numel, shard_length(coders, spec, ranks))))
     return size.plus(0 if size.exact else LENGTH_BYTES).times(2 * (ranks - 1))
 
 
@@ -53,7 +53,7 @@ def sharded(work: Work) -> Rounds[Reduced]:
         free = list[Tensor]()
         sums = [_ShardedSum(work, part, kept, free) for part in shards.slices()]
         idle = [work.sink.on_idle] if work.sink is not None else []
-        yield PipelinedExchange(_hops(work.rank, work.ranks), sums, device, idle)
+        yield PipelinedExchange(hops_of(work.rank, work.ranks), sums, device, idle)
     else:
         sums = [_ShardedSum(work, shards, kept, [])]
         yield from sums[0].at_once()
@@ -64,7 +64,7 @@ def sharded(work: Work) -> Rounds[Reduced]:
 
 
 @lru_cache(maxsize=1024)
-def _hops(rank: int, ranks: int) -> tuple[Hop, ...]:
+def hops_of(rank: int, ranks: int) -> tuple[Hop, ...]:
     """First all shards to their owners, then all sums to everyone; a sum needs the last shard that is added to it."""
     distances = range(1, ranks)
     needs = [-1 for _ in distances] + [ranks - 2 for _ in distances]
@@ -154,8 +154,7 @@ class _ShardedSum:
         undivided = self.work.source.undivided()
         if undivided is not None:
             x, ranks = undivided
-            if not share_into(x[low:high], ranks, None, self.sum):
-                self.sum.fill_(float("nan"))  # whatever a coder selects of the sum, the others must see it
+            enter_share(x[low:high], ranks, None, self.sum)
             return
         own = self.work.source.range(low, high)
         if self.work.keep == "delivered":
