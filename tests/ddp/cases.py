@@ -20,7 +20,7 @@ from thinwire.ddp import bucket_hook
 
 KINDS = (
     *("training", "models", "amp", "errors", "input", "saving", "loading", "metrics", "watching", "callbacks"),
-    *("profiling", "versions"),
+    *("profiling", "versions", "reduction", "hosts", "auto"),
 )
 Case = Callable[[int, int, Path], None]
 CASES: dict[int, dict[str, Case]] = {2: {}, 3: {}, 4: {}}

@@ -21,6 +21,7 @@ from torch.nn.parallel.distributed import DistributedDataParallel, _MixedPrecisi
 import thinwire
 from tests.ddp.cases import case, ddp, flat, loss_of, net, raised, train
 from thinwire import StateError, WorldError
+from thinwire.ddp.ddp_handle import DDPHandle
 
 
 @case(2)
@@ -40,7 +41,7 @@ def hook_slots_that_are_taken_are_refused(rank: int, ranks: int, folder: Path) -
 
 @case(2)
 def models_that_cannot_work_are_refused(rank: int, ranks: int, folder: Path) -> None:
-    with pytest.raises(WorldError, match=r"attach needs a DistributedDataParallel model; got Net\. Wrap it first"):
+    with pytest.raises(WorldError, match=r"got Net on 2 ranks\. Write model = DistributedDataParallel\(model\) first"):
         thinwire.attach(net(), "qsgd")
     compiled = ddp(net())
     compiled._use_python_reducer = True
@@ -194,6 +195,7 @@ def ranks_that_do_not_come_to_attach_are_named(rank: int, ranks: int, folder: Pa
 def the_time_out_of_the_model_is_kept(rank: int, ranks: int, folder: Path) -> None:
     group = torch.distributed.new_group([0, 1], timeout=timedelta(seconds=77))
     handle = thinwire.attach(ddp(net(), process_group=group), "qsgd")
+    assert isinstance(handle, DDPHandle)
     own = handle.hook.lanes[0].world.group
     assert own is not None
     assert own._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=77)
@@ -264,6 +266,7 @@ def handles_are_not_pickled(rank: int, ranks: int, folder: Path) -> None:
 @case(2)
 def a_compiled_reducer_is_refused(rank: int, ranks: int, folder: Path) -> None:
     handle = thinwire.attach(ddp(net()), "qsgd")
+    assert isinstance(handle, DDPHandle)
     with pytest.raises(WorldError, match=r"leave torch\._dynamo\.config\.optimize_ddp at its default"):
         handle.hook.on_bucket((torch.zeros(2), torch.zeros(2)))
     handle.close()

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 import thinwire
-from tests.ddp.cases import case, ddp, flat, last_of, net, train
+from tests.contract.rows import Poisoned
+from tests.ddp.cases import case, ddp, flat, last_of, loss_of, net, train
 from thinwire import Codec, StepMetrics
+from thinwire.core.buffers import Buffers
+from thinwire.ddp.ddp_handle import DDPHandle
 
 FIXED = ["none", "qsgd(bits=4)", "sign", "bf16", "integers(bits=8)", "rangefloat(bits=8)"]
 
@@ -204,6 +207,7 @@ def work_memory_and_residuals_are_used_again(rank: int, ranks: int, folder: Path
     handle = thinwire.attach(model, "sign")
 
     def addresses() -> list[int]:
+        assert isinstance(handle, DDPHandle)
         kept = [block for lane in handle.hook.lanes for block in lane.world.buffers.blocks]
         return [t.data_ptr() for t in kept + [slot.residual for slot in handle.engine.slots.values()] if t is not None]
 
@@ -213,3 +217,27 @@ def work_memory_and_residuals_are_used_again(rank: int, ranks: int, folder: Path
     assert all(before)
     assert addresses() == before
     handle.close()
+
+
+@case(2)
+def loops_of_ones_own_use_their_work_memory_again(rank: int, ranks: int, folder: Path) -> None:
+    for chain in (
+        "sign",
+        "fftsgd(transform=always)",
+        "qsgd",
+        "gradiveq(ratio=4, warmup=0, sample=2, reuse=9, order=rows)",
+    ):
+        fresh, kept = thinwire.GradientState(), thinwire.GradientState()
+        kept.buffers = Poisoned()
+        models, addresses = (net(), net()), list[list[int]]()
+        for step in range(6):
+            fresh.buffers = Buffers()
+            for model, state in zip(models, (fresh, kept), strict=True):
+                model.zero_grad()
+                loss_of(model, rank, step).backward()
+                thinwire.average_gradients(model, {"*": {"codec": chain, "small": True}}, state)
+            pairs = zip(*(model.parameters() for model in models), strict=True)
+            assert all(a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad) for a, b in pairs)
+            addresses.append([block.data_ptr() for block in kept.buffers.blocks])
+        assert addresses[-1]
+        assert addresses[-1] == addresses[3]

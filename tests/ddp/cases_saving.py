@@ -94,7 +94,7 @@ def distributed_checkpoints_resume_exactly(rank: int, ranks: int, folder: Path) 
 @case(2)
 def distributed_checkpoints_load_in_place(rank: int, ranks: int, folder: Path) -> None:
     """The usual recipe of torch.distributed.checkpoint, with a handle that has not taken a step."""
-    fourier = "fftsgd(theta=0.9)"
+    fourier = "fftsgd(theta=0.9, transform=always)"
     for chain in ("topk(density=0.05)", "feedback(keep=bf16) | sign", fourier, "qsgd", "none"):
         model, handle, optimizer = begun(chain, rank)
         place = str(folder / chain.split("(")[0])

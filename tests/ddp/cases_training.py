@@ -29,7 +29,7 @@ SYSTEMS = [
     "gradiveq(warmup=1, sample=2, reuse=3)",
     "pca(ratio=4, warmup=0, sample=2, reuse=3) | qsgd(bits=8)",
     "iwp(density=0.1, momentum=0.9)",
-    "fftsgd(theta=0.9, warmup=4)",
+    "fftsgd(theta=0.9, warmup=4, transform=always)",
     "dgc(density=0.02, warmup=4)",
     "scalecom(warmup=2)",
     "signsgd",
@@ -218,7 +218,7 @@ def an_unchanged_codec_keeps_its_slot(rank: int, ranks: int, folder: Path) -> No
 @case(2)
 def the_dial_reaches_the_stages(rank: int, ranks: int, folder: Path) -> None:
     model = ddp(net())
-    handle = thinwire.attach(model, "fftsgd(theta=0.9)")
+    handle = thinwire.attach(model, "fftsgd(theta=0.9, transform=always)")
     chain = str(handle.plan[0].codec)
     train(model, rank, range(1))
     usual = last_of(handle).codecs[chain].bytes_sent

@@ -8,7 +8,14 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-EXAMPLES = {"ddp_minimal": [], "plan_by_layer": [], "plain_loop": [], "resume": ["--folder", sys.argv[1]]}
+EXAMPLES = {
+    "ddp_minimal": [],
+    "plan_by_layer": [],
+    "plain_loop": [],
+    "outer_steps": [],
+    "fsdp_hsdp": [],
+    "resume": ["--folder", sys.argv[1]],
+}
 
 
 def main() -> None:

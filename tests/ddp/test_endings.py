@@ -48,7 +48,11 @@ def test_a_dead_rank_is_an_error_on_every_other() -> None:
 
 
 def start(mode: str, rank: int, ranks: int, store: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.ddp.endings", mode, str(rank), str(ranks), str(store)]
+    return launch("tests.ddp.endings", mode, str(rank), str(ranks), str(store))
+
+
+def launch(module: str, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", module, *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -78,3 +82,21 @@ def test_programs_end_cleanly_with_nothing_closed(tmp_path: Path) -> None:
     assert told["raising"][2] == 1
     assert "WorldError: rank 1 of 2: All" in told["left alone"][1]
     assert told["left alone"][2] == 1
+
+
+@pytest.mark.timeout(120)
+def test_a_program_waits_for_work_in_flight_unless_it_failed(tmp_path: Path) -> None:
+    """Python would end the threads in the middle of C++ code, which aborts the process."""
+    modes = ["lane", "failed", *(["gloo"] if sys.platform == "linux" else [])]  # only Linux shows what a thread does
+    processes = {mode: launch("tests.ddp.last_work", mode, str(tmp_path / mode)) for mode in modes}
+    try:
+        told = {mode: (*process.communicate(timeout=100), process.returncode) for mode, process in processes.items()}
+    finally:
+        for process in processes.values():
+            process.kill()
+    assert {mode: (out, code) for mode, (out, _, code) in told.items() if mode != "failed"} == {
+        mode: ("done\n", 0) for mode in modes if mode != "failed"
+    }, told
+    out, errors, code = told["failed"]
+    assert (out, code) == ("", 1)
+    assert "ArithmeticError: while a peer waits elsewhere" in errors

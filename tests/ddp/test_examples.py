@@ -27,6 +27,8 @@ def test_examples_run_and_a_killed_rank_changes_nothing(tmp_path: Path) -> None:
     assert "hidden.weight  topk(density=0.02)" in told
     assert "thinwire after 30 steps" in told
     assert "bytes sent in the last step" in told
+    assert "bytes sent a step" in told
+    assert "bytes a step (7.2 times fewer)" in told
     killed = tmp_path / "killed"
     told = torchrun("--max-restarts", "1", "examples/resume.py", "--folder", str(killed), "--die-at", "12")
     assert told.count("goes on from step 10") == 2
@@ -42,5 +44,6 @@ def test_examples_run_and_a_killed_rank_changes_nothing(tmp_path: Path) -> None:
             assert torch.equal(slot["residual"], other["thinwire"][f"rank{rank}"][name]["residual"])
 
 
-def test_the_smallest_example_stays_small() -> None:
-    assert len((ROOT / "examples" / "ddp_minimal.py").read_text().splitlines()) < 40
+def test_the_smallest_examples_stay_small() -> None:
+    for name in ("ddp_minimal", "outer_steps", "fsdp_hsdp"):
+        assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) <= 40

@@ -47,6 +47,24 @@ def test_every_survivor_names_the_lost_rank(how: int) -> None:
             assert named in message, (chain, message)
 
 
+def lose_a_rank_of_a_host(rank: int, ranks: int) -> str:
+    """Rank 3 dies when it sends to the other host; its own host and the other carrier wait for it too."""
+    model = ddp(net(), bucket_cap_mb=0.01)
+    handle = thinwire.attach(model, "qsgd(bits=4)", local_size=2, timeout=timedelta(seconds=4))
+    train(model, rank, range(2))
+    if rank == ranks - 1:
+        handle.engine.average = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    return raised(lambda: loss_of(model, rank, 2).backward())
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_ranks_that_share_hosts_name_a_lost_one_by_its_rank_among_all() -> None:
+    for rank, said in enumerate(run_ranks(4, lose_a_rank_of_a_host, dying=1)):
+        assert said.startswith(f"WorldError: rank {rank} of 4: "), said
+        assert "rank 3 is gone" in said, said
+
+
 def lose_a_rank_without_a_handle(rank: int, ranks: int) -> str:
     x = torch.randn(2000, generator=torch.Generator().manual_seed(rank))
     thinwire.average(x, "fp16")

@@ -10,10 +10,10 @@ import torch
 
 from thinwire.core.codec import Codec
 from thinwire.ddp.consistency import difference
-from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.peers import Peers
 
 
-def warn_if_arithmetic_differs(world: Distributed, codecs: Iterable[Codec], device: torch.device) -> None:
+def warn_if_arithmetic_differs(world: Peers, codecs: Iterable[Codec], device: torch.device) -> None:
     """Compare processor and libraries, if a stage's results depend on them: the ranks' weights would drift apart."""
     concerned = sorted({stage.name for codec in codecs for stage in codec.transforms if not stage.portable})
     if not concerned:

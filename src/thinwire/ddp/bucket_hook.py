@@ -15,6 +15,7 @@ from thinwire.core.profiling import span
 from thinwire.ddp.callbacks import StepCallbacks
 from thinwire.ddp.consistency import Fingerprint
 from thinwire.ddp.engine import Engine, NamedGradient, names_of
+from thinwire.ddp.host_exchange import HostExchange
 from thinwire.ddp.lane import Lane, Promise
 from thinwire.ddp.unhooked import Watch, not_copied
 from thinwire.errors import ThinwireError, WorldError
@@ -52,13 +53,17 @@ class BucketHook:
         check: int,
         scaler: Any,
         headroom: bool,
+        exchanges: Sequence[HostExchange] = (),
     ) -> None:
-        """`names` are those of the parameters, by id; `layout` has the shapes of those that are trained."""
+        """`names` are those of the parameters, by id; `layout` has the shapes of those that are trained.
+
+        `exchanges`: those of each lane, if the ranks of a host share its link.
+        """
         self.engine = engine
         self.headroom = headroom
         self.check = check
         self.callbacks = StepCallbacks()
-        self.lanes = lanes
+        self.lanes, self._exchanges = lanes, exchanges
         self._world = world
         self._names, self._layout = names, layout
         self._scaler = scaler
@@ -82,8 +87,10 @@ class BucketHook:
             self._watch = weakref.ref(Watch(model, trained, take, self._on_plain_step))
 
     def _works(self) -> bool:
-        """Whether the hook has something to do: compress, deliver residuals, compare results, or send nothing."""
-        return bool(self.engine.has_codecs() or self.engine.slots or self.check or self.headroom)
+        """Whether the hook has something to do: compress, deliver residuals, compare results, send nothing, or
+        sum inside hosts first."""
+        working = self.engine.has_codecs() or self.engine.slots or self.check or self.headroom
+        return bool(working or self._exchanges)
 
     def take_slot(self) -> None:
         if (watch := self._watch()) is not None and self._works():
@@ -110,6 +117,7 @@ class BucketHook:
         """A future of the averaged bucket."""
         if isinstance(bucket, tuple):
             raise compiled_reducer()
+        refuse_capture(bucket.buffer())
         in_backward = torch._C._current_graph_task_id() != -1  # -1: this rank has joined
         future = self._send_nothing(bucket) if self.headroom else self._send_bucket(bucket, in_backward)
         if bucket.is_last():
@@ -135,9 +143,11 @@ class BucketHook:
     def _send(self, loads: list[PendingBucket]) -> None:
         """Average these buckets in the same rounds. Lanes take turns."""
         if loads:
-            lane = self.lanes[len(self._sent) % len(self.lanes)]
+            number = len(self._sent) % len(self.lanes)
             self._sent.append(loads)
-            lane.queue(lambda world: self._average(loads, world), [load.promise for load in loads])
+            self.lanes[number].queue(
+                lambda world: self._average(loads, world, number), [load.promise for load in loads]
+            )
 
     def _begin_step(self) -> None:
         self._sent, self._waiting = [], []
@@ -175,11 +185,14 @@ class BucketHook:
         if reason is not None:
             raise WorldError(str(reason)) from reason
 
-    def _average(self, loads: list[PendingBucket], world: Distributed) -> None:
+    def _average(self, loads: list[PendingBucket], world: Distributed, lane: int) -> None:
         pieces = [piece for load in loads for piece in load.pieces]
         buffers = [load.promise.buffer for load in loads]
         try:
-            self.engine.average(pieces, world, buffers[0] if len(buffers) == 1 else None)
+            if self._exchanges:
+                self._exchanges[lane].average(self.engine, pieces)
+            else:
+                self.engine.average(pieces, world, buffers[0] if len(buffers) == 1 else None)
         except Exception as reason:
             where = f"[rank {world.rank}, step {self.engine.step}, averaging {names_of(pieces)}]"
             raise WorldError(f"{_sentence(reason)} {where}") from reason
@@ -209,10 +222,20 @@ class BucketHook:
         return done
 
     def _end_step(self, exposed: float) -> None:
-        self.callbacks.add(self.engine.end_step(self._world.ranks, exposed))
+        share = self.engine.share
+        self.callbacks.add(self.engine.end_step(self._world.ranks if share is None else len(share.fellows), exposed))
 
     def _checks(self) -> bool:
         return self.check > 0 and self.engine.step % self.check == 0
+
+
+def refuse_capture(buffer: Tensor) -> None:
+    """A CUDA graph repeats what was launched, and not what a lane does on the host."""
+    if buffer.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise WorldError(
+            "thinwire cannot be captured in a CUDA graph, because it works on the host in each step; capture without"
+            " the backward pass, or train without graphs."
+        )
 
 
 def compiled_reducer() -> WorldError:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
 from thinwire.ddp.metrics import StepMetrics
 
@@ -26,7 +26,7 @@ class StepCallbacks:
         self._training_thread = threading.get_ident()
         self._forward_hook: Any = None
 
-    def watch(self, model: DistributedDataParallel) -> None:
+    def watch(self, model: nn.Module) -> None:
         """The thread that calls the model with gradients is the one that trains."""
         hook = torch.compiler.disable(self._on_forward)  # type: ignore[no-untyped-call]  # it cannot trace threads
         self._forward_hook = model.register_forward_pre_hook(hook)

@@ -3,14 +3,21 @@
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from torch import Tensor
+
+from thinwire.core.checks import expect_mapping, expect_text
+from thinwire.core.plan import Plan
 from thinwire.ddp.checkpoint_folder import read_distributed
 from thinwire.ddp.checkpoint_load import load_engine
 from thinwire.ddp.checkpoint_save import save_engine
 from thinwire.ddp.engine import Engine
-from thinwire.worlds.distributed import Distributed
+from thinwire.errors import StateError
+from thinwire.worlds.peers import Peers
 from thinwire.worlds.rendezvous import rendezvous
+
+_CHOSEN = "auto"  # the key of a chooser's state
 
 
 class WholeState:
@@ -32,11 +39,28 @@ class WholeState:
         self._load(saved)
 
 
+class Chooser(Protocol):
+    """What chooses the plan of a handle while the model trains (`attach(model, "auto")`)."""
+
+    decisions: list[Any]
+
+    def save(self) -> str:
+        """Its state as text."""
+
+    def load(self, text: str) -> None:
+        """Go on with what `save` gave."""
+
+    def check(self, text: str) -> None:
+        """Raise a StateError if `load` could not read it."""
+
+
 class Checkpoints:
     """The part of a handle that saves and loads the state of its engine."""
 
+    chooser: Chooser | None = None
     engine: Engine
-    _world: Distributed
+    _layout: list[tuple[str, Tensor]]  # the trained parameters
+    _world: Peers
     _timeout: timedelta | None  # how long ranks wait for each other to save the state of all; None: as their group
 
     def state_dict(self) -> dict[str, Any]:
@@ -45,7 +69,7 @@ class Checkpoints:
         It is the wrong one for whatever writes the state of rank 0 only (Accelerate, Lightning, Fabric, a script that
         saves on one rank): the other ranks' state would be lost, and loading would raise an error. Use `stateful`.
         """
-        return save_engine(self.engine, self._world)
+        return self._saved(self._world)
 
     def full_state_dict(self, timeout: timedelta | None = None) -> dict[str, Any]:
         """The state of all ranks in one dictionary, the same on each; every rank must call it after the same step.
@@ -53,13 +77,16 @@ class Checkpoints:
         If a rank does not within `timeout` (that of `attach` or of the process group by default), the others raise a
         WorldError that names it.
         """
-        what = "full_state_dict() or stateful().state_dict()"
-        rendezvous(self._world, what, timeout or self._timeout)
-        everyone = self._world.gathered(self.state_dict(), what)
+        everyone = self._gathered_states(timeout)
         whole = dict(everyone[0])
         for saved in everyone[1:]:
             whole |= {key: value for key, value in saved.items() if key.startswith("rank")}
         return whole
+
+    def _gathered_states(self, timeout: timedelta | None) -> list[dict[str, Any]]:
+        what = "full_state_dict() or stateful().state_dict()"
+        rendezvous(self._world, what, timeout or self._timeout)
+        return self._world.gathered(self.state_dict(), what)
 
     def stateful(self, timeout: timedelta | None = None) -> WholeState:
         """An object for frameworks that save `state_dict()` of one rank and load that on all of them.
@@ -82,9 +109,47 @@ class Checkpoints:
         number of ranks; every rank must call it. Code that a foreign folder brings is not run."""
         self._load(lambda: read_distributed(folder, key, self._world))
 
+    def _saved(self, world: Peers) -> dict[str, Any]:
+        """This rank's part of a checkpoint of these ranks."""
+        saved = save_engine(self.engine, world)
+        return saved if self.chooser is None else {**saved, _CHOSEN: self.chooser.save()}
+
     def _load(self, read: Callable[[], Any]) -> None:
-        load_engine(self.engine, self._world, read)
+        self._load_engine(self._world, read)
         self._take_slot()
+
+    def _load_engine(self, world: Peers, read: Callable[[], Any]) -> None:
+        """Load a checkpoint of these ranks; if a chooser wrote it, with the plan that was chosen then."""
+        if self.chooser is None:
+            load_engine(self.engine, world, read)
+        else:
+            self._load_chosen(self.chooser, world, read)
+
+    def _load_chosen(self, chooser: Chooser, world: Peers, read: Callable[[], Any]) -> None:
+        before, found = self.engine.plan, dict[str, str]()
+
+        def read_chosen() -> Any:
+            saved = expect_mapping("a checkpoint", read())
+            found[_CHOSEN] = expect_text(f"{_CHOSEN!r} in this checkpoint", saved.get(_CHOSEN, ""))
+            if not found[_CHOSEN]:
+                raise StateError(
+                    "this checkpoint was written with a plan that was not chosen by auto; attach with that plan, load,"
+                    " and go on with it."
+                )
+            chooser.check(found[_CHOSEN])
+            self._set_plan(Plan.parse(expect_text("'plan' in this checkpoint", saved.get("plan"))))
+            return saved
+
+        try:
+            load_engine(self.engine, world, read_chosen, lambda: {"the plan": str(self.engine.plan)})
+        except Exception:
+            self._set_plan(before)
+            raise
+        chooser.load(found[_CHOSEN])
+
+    def _set_plan(self, plan: Plan) -> None:
+        """Let the engine use another plan; the ranks agree on it elsewhere."""
+        self.engine.use(plan, self._layout)
 
     def _take_slot(self) -> None:
         """Register the hook if what was loaded has to be delivered."""

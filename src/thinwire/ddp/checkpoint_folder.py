@@ -14,7 +14,7 @@ import torch
 
 from thinwire.core.checks import expect_count
 from thinwire.errors import StateError
-from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.peers import Peers
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
@@ -57,25 +57,27 @@ def _is_dtype(name: str) -> bool:
     return isinstance(getattr(torch, name, None), torch.dtype)
 
 
-def read_distributed(folder: str | Path, key: str, world: Distributed) -> dict[str, Any]:
+def read_distributed(folder: str | Path, key: str, world: Peers, *inside: str) -> dict[str, Any]:
     """What was saved under `key` with torch.distributed.checkpoint: of this rank, or of all if the world has changed.
+    `inside`: the keys under which it is in the dictionary that was saved.
 
     Loading in place needs a target of the right shape, which a new handle does not have: the target is built from
     what the checkpoint says it holds. Every rank reads for itself, so that none waits for one that fails.
     """
     try:
-        return _read(Path(folder), key, world)
+        return _read(Path(folder), (key, *inside), world)
     except Exception as reason:  # whatever torch raises on files that are missing, damaged or foreign
         said = str(reason) if isinstance(reason, StateError) else f"{type(reason).__name__}: {reason}"
         raise StateError(f"the checkpoint in {folder} cannot be read: {said}") from reason
 
 
-def _read(folder: Path, key: str, world: Distributed) -> dict[str, Any]:
+def _read(folder: Path, keys: tuple[str, ...], world: Peers) -> dict[str, Any]:
     with (folder / ".metadata").open("rb") as file:
         metadata = _described(file)
-    paths = {flat: path for flat, path in (metadata.planner_data or {}).items() if path[0] == key}
+    key, deep = keys[-1], len(keys)
+    paths = {flat: path[deep - 1 :] for flat, path in (metadata.planner_data or {}).items() if path[:deep] == keys}
     if (key, "world_size") not in paths.values():
-        raise StateError(f"it has no thinwire state under {key!r}.")
+        raise StateError(f"it has no thinwire state under {'.'.join(keys)!r}.")
     head = _values(folder, metadata, [flat for flat, path in paths.items() if len(path) == 2])
     before = next(head[flat] for flat, path in paths.items() if path == (key, "world_size"))
     expect_count("'world_size'", before, 1, _MOST_RANKS)

@@ -18,7 +18,7 @@ from thinwire.ddp.checkpoint_save import FORMAT, remembers
 from thinwire.ddp.consistency import difference
 from thinwire.ddp.engine import Engine
 from thinwire.errors import StateError
-from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.peers import Peers
 
 _HEAD = ("thinwire", "plan", "step", "world_size", "loss_scale", "dial")
 _SLOT = ("chain", "shape", "steps", "dial", "behind")
@@ -37,22 +37,27 @@ class Loaded:
 
     def facts(self, engine: Engine) -> dict[str, Any]:
         """What must be equal on all ranks; the plan is that of the engine, about which they have agreed."""
-        states = [
-            # a residual that no codec delivers has a collective of its own, which all ranks must enter
-            (name, *slot.shared(engine.decisions[name].codec), not slot.chain and slot.residual_data is not None)
-            for name, slot in self.slots.items()
-        ]
         return {
             "the step of their checkpoints": self.step,
             "the run that wrote their checkpoints": self.run,
             "the loss scale in their checkpoints": self.loss_scale,
             "the dial in their checkpoints": self.dial,
-            "the state of a parameter in their checkpoints": states,
         }
 
+    def states(self, engine: Engine) -> dict[str, Any]:
+        """What must be equal on all ranks that carry the same parameters."""
+        states = [
+            # a residual that no codec delivers has a collective of its own, which all ranks must enter
+            (name, *slot.shared(engine.decisions[name].codec), not slot.chain and slot.residual_data is not None)
+            for name, slot in self.slots.items()
+        ]
+        return {"the state of a parameter in their checkpoints": states}
 
-def load_engine(engine: Engine, world: Distributed, read: Callable[[], Any]) -> None:
-    """Load what `read` returns; every rank must call it.
+
+def load_engine(
+    engine: Engine, world: Peers, read: Callable[[], Any], also: Callable[[], dict[str, Any]] = dict
+) -> None:
+    """Load what `read` returns; every rank must call it. After it, `also` returns more that must be equal on all ranks.
 
     A rank that cannot read or use its checkpoint sends its error to the others, so that they do not wait for it, and no
     rank changes anything.
@@ -60,7 +65,8 @@ def load_engine(engine: Engine, world: Distributed, read: Callable[[], Any]) -> 
     loaded, failure = None, None
     try:
         loaded = checked(engine, world, read())
-        said: dict[str, Any] = {"facts": loaded.facts(engine)}
+        facts = {**loaded.facts(engine), **also()}
+        said: dict[str, Any] = {"facts": facts, "states": loaded.states(engine), "share": engine.share}
     except Exception as reason:
         failure, said = reason, {"failure": str(reason) or type(reason).__name__}
     everyone = world.gathered(said, "loading a checkpoint")
@@ -70,6 +76,9 @@ def load_engine(engine: Engine, world: Distributed, read: Callable[[], Any]) -> 
         if "failure" in other:
             raise StateError(f"rank {rank} cannot load its checkpoint, so no rank has loaded any: {other['failure']}")
     found = difference([other["facts"] for other in everyone])
+    shares = {other["share"].fellows if other["share"] else tuple(range(len(everyone))) for other in everyone}
+    for ranks in sorted(shares):
+        found = found or difference([everyone[rank]["states"] for rank in ranks], ranks)
     if found is not None:
         raise StateError(f"{found}; load checkpoints of one run and one step on all ranks. Nothing has changed.")
     assert loaded is not None
@@ -78,7 +87,7 @@ def load_engine(engine: Engine, world: Distributed, read: Callable[[], Any]) -> 
     engine.step, engine.loss_scale, engine.dial = loaded.step, loaded.loss_scale, loaded.dial
 
 
-def checked(engine: Engine, world: Distributed, saved: Any) -> Loaded:
+def checked(engine: Engine, world: Peers, saved: Any) -> Loaded:
     """What a checkpoint says, if it belongs to this engine; a StateError otherwise."""
     try:
         saved = expect_mapping("it", saved)
@@ -98,7 +107,7 @@ def checked(engine: Engine, world: Distributed, saved: Any) -> Loaded:
     step = expect_count("'step' in this checkpoint", saved["step"])
     scale = expect_number("'loss_scale' in this checkpoint", saved["loss_scale"], math.ulp(0.0))
     dial = expect_number("'dial' in this checkpoint", saved["dial"], 0.0, 1.0)
-    slots = _slots_for(engine, world, saved)
+    slots = {name: slot for name, slot in _slots_for(engine, world, saved).items() if engine.carries(name)}
     for name in engine.decisions:
         if remembers(engine, name) and name not in slots:
             raise StateError(
@@ -107,25 +116,34 @@ def checked(engine: Engine, world: Distributed, saved: Any) -> Loaded:
     return Loaded(run, step, scale, dial, slots)
 
 
-def _slots_for(engine: Engine, world: Distributed, saved: Mapping[str, Any]) -> dict[str, Slot]:
+def _slots_for(engine: Engine, world: Peers, saved: Mapping[str, Any]) -> dict[str, Slot]:
     """The slots of this rank: its own, or an equal share of all if the world has changed its size."""
     before = expect_count("'world_size' in this checkpoint", saved["world_size"], 1)
     found = [int(match[1]) for match in map(_RANK.fullmatch, saved) if match]
     present = sorted(rank for rank in found if rank < before)
-    if before == world.ranks and world.rank in present:
+    own = before == world.ranks
+    if own and world.rank in present and (own := _same_share(engine, saved, world.rank)):
         return _slots_of(engine, saved, world.rank)
     if len(present) != before:
         raise StateError(
             f"this checkpoint has the memory of ranks {present} of {before}; rank {world.rank} of {world.ranks} needs"
-            f" {'its own' if before == world.ranks else 'that of all'}; save state_dict() on every rank, or"
+            f" {'its own' if own else 'that of all'}; save state_dict() on every rank, or"
             " full_state_dict() (called by all ranks) on one."
         )
     everyone = [_slots_of(engine, saved, rank) for rank in present]
     names = list(dict.fromkeys(name for slots in everyone for name in slots))
+    ranks = world.ranks if engine.share is None else len(engine.share.fellows)
     return {
-        name: _shared_out(name, engine.decisions[name].codec, [s[name] for s in everyone if name in s], world.ranks)
+        name: _shared_out(name, engine.decisions[name].codec, [s[name] for s in everyone if name in s], ranks)
         for name in names
     }
+
+
+def _same_share(engine: Engine, saved: Mapping[str, Any], rank: int) -> bool:
+    """Whether this rank carried the same parameters when the checkpoint was written."""
+    carried = expect_mapping(f"'rank{rank}' in this checkpoint", saved[f"rank{rank}"])
+    size = expect_count("'local_size' in this checkpoint", saved.get("local_size", 1), 1)
+    return size == (1 if engine.share is None else engine.share.local_size) and all(map(engine.carries, carried))
 
 
 def _slots_of(engine: Engine, saved: Mapping[str, Any], rank: int) -> dict[str, Slot]:

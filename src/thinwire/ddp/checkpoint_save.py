@@ -4,7 +4,8 @@
      "rank0": {name: slot}}
 
 A rank writes its own key. Any number of ranks can read a file with the keys of all ranks: each takes an equal share of
-the sum of all residuals. `run` names the run that wrote it; `ddp.checkpoint_load` reads it.
+the sum of all residuals. With `local_size`, which is then a key too, a rank has the slots of what it carries between
+hosts. `run` names the run that wrote it; `ddp.checkpoint_load` reads it.
 """
 
 from typing import Any
@@ -13,12 +14,12 @@ import torch
 
 from thinwire.core.slot import Slot
 from thinwire.ddp.engine import Engine
-from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.peers import Peers
 
 FORMAT = 3
 
 
-def save_engine(engine: Engine, world: Distributed) -> dict[str, Any]:
+def save_engine(engine: Engine, world: Peers) -> dict[str, Any]:
     """This rank's part of a checkpoint. Tensors are not copied: write it before the next step."""
     slots = {name: _saved(_opened(engine, name)) for name in engine.decisions if remembers(engine, name)}
     return {
@@ -29,13 +30,14 @@ def save_engine(engine: Engine, world: Distributed) -> dict[str, Any]:
         "world_size": world.ranks,
         "loss_scale": engine.loss_scale,
         "dial": engine.dial,
+        **({} if engine.share is None else {"local_size": engine.share.local_size}),
         f"rank{world.rank}": slots,
     }
 
 
 def remembers(engine: Engine, name: str) -> bool:
     """Whether a checkpoint has state of this parameter."""
-    return bool(engine.decisions[name].codec.stages) or name in engine.slots
+    return engine.carries(name) and (bool(engine.decisions[name].codec.stages) or name in engine.slots)
 
 
 def _opened(engine: Engine, name: str) -> Slot:

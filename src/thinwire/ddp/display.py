@@ -30,6 +30,16 @@ def log_function(logger: Any) -> Callable[[dict[str, float], int], None]:
     )
 
 
+def step_logger(logger: Any, prefix: str) -> Callable[[StepMetrics], None]:
+    """A function for `on_step` that gives a logger the numbers of a step as `prefix`/name."""
+    log = log_function(logger)
+
+    def write(metrics: StepMetrics) -> None:
+        log({f"{prefix}/{name}": value for name, value in metrics.scalars().items()}, metrics.step)
+
+    return write
+
+
 def _add_scalars(writer: Any, values: dict[str, float], step: int) -> None:
     for name, value in values.items():
         writer.add_scalar(name, value, step)
@@ -97,7 +107,8 @@ def _times(last: StepMetrics | None) -> str:
     if last is None:
         return "no step yet"
     ms = {name: getattr(last, f"{name}_seconds") * 1e3 for name in ("encode", "communicate", "decode", "exposed")}
+    inside = f", and {last.bytes_inside:,} bytes inside its host" if last.bytes_inside else ""
     return (
-        f"sent {last.bytes_sent:,} bytes in {last.rounds} rounds, {last.wire_ratio:.1f}x less than fp32; "
+        f"sent {last.bytes_sent:,} bytes in {last.rounds} rounds, {last.wire_ratio:.1f}x less than fp32{inside}; "
         + ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
     )

@@ -16,9 +16,10 @@ from thinwire.core.plan import Decision, Plan
 from thinwire.core.profiling import span
 from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot
+from thinwire.ddp.hosts import Share
 from thinwire.ddp.meter import Entry, Meter, Tally, metered
 from thinwire.ddp.metrics import StepMetrics
-from thinwire.kernels.shares import all_finite
+from thinwire.kernels.shares import all_true, divided, finiteness
 from thinwire.worlds.distributed import Counters, Distributed
 
 _PLAIN = Codec()
@@ -40,7 +41,9 @@ class Engine:
     `dial` is the share of their usual loss that stages with a dial may cause (`core.schedule`).
     `skips`: training skips a step whose gradients are not finite, so that what the step delivered goes back into the
     residuals. `drops_idle`: DDP drops the average of a parameter that no rank used, so that a rank without a gradient
-    must keep its residual. `run` names this run in its checkpoints.
+    must keep its residual. `run` names this run in its checkpoints. `reduction`: how sums are taken;
+    None takes the cheapest for each tensor. `overflow`: something in this step was not finite, and training skips it.
+    `share`: what this rank carries between hosts; None: all, as every rank.
     """
 
     plan: Plan
@@ -54,18 +57,26 @@ class Engine:
     skips: bool = False
     drops_idle: bool = False
     run: str = ""
+    reduction: str | None = None
+    share: Share | None = None
     meter: Meter = field(default_factory=Meter)
-    _overflow: bool = False
+    overflow: bool = False
+    _finite: list[bool | Tensor] = field(default_factory=list)
     _delivered: list[NamedGradient] = field(default_factory=list)
 
     @staticmethod
     def of(plan: Plan, parameters: Iterable[tuple[str, Tensor]], seed: int = 0, start: int = 0) -> "Engine":
-        return Engine(plan, {d.name: d for d in plan.decisions(parameters)}, seed, start)
+        return Engine(plan, Engine.decided(plan, parameters), seed, start)
+
+    @staticmethod
+    def decided(plan: Plan, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Decision]:
+        """What the plan decides for each name."""
+        return {d.name: d for d in plan.decisions(parameters)}
 
     def use(self, plan: Plan, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Use another plan from the next step on; residuals are kept."""
         self.plan = plan
-        self.decisions = {d.name: d for d in plan.decisions(parameters)}
+        self.decisions = self.decided(plan, parameters)
         kept: dict[str, Slot] = {}
         for name, slot in self.slots.items():
             if name in self.decisions and slot.chain == str(self.decisions[name].codec):
@@ -82,6 +93,11 @@ class Engine:
         """The codecs of all parameters after the first `start` steps."""
         return {decision.codec for decision in self.decisions.values()}
 
+    def explained(self) -> list[Decision]:
+        """The plan's decisions, and what stages have decided since from the gradients."""
+        slots = {name: self.slots.get(name, Slot()) for name in self.decisions}
+        return [d._replace(why="; ".join([d.why, *slots[name].decided(d.codec)])) for name, d in self.decisions.items()]
+
     def average(self, pieces: Sequence[NamedGradient], world: Distributed, whole: Tensor | None = None) -> None:
         """Replace every piece's gradient by its mean over the ranks.
 
@@ -96,13 +112,12 @@ class Engine:
         aside = all(self.codec(p.name).coders for p in coded)
         tallies += [Tally(0, numbers, numbers) for numbers in (sum(t.numel() for t in group) for group in groups)]
         work: list[Rounds[Any]] = [self._rounds(piece, world, bundle_numel) for piece in coded]
-        work += [_plain_rounds(group, world.ranks, bool(coded) and aside) for group in groups]
+        work += [plain_rounds(group, world.ranks, bool(coded) and aside) for group in groups]
         rounds = [metered(r, tally, world.rank, world.ranks) for r, tally in zip(work, tallies, strict=True)]
-        steps = [self._slot(p.name).steps for p in coded]
         before = world.counters()
         with span("average", names_of(pieces)):
             world.drive(coalesced(rounds[len(coded) :] + rounds[: len(coded)]))
-        self._note_finite(coded, steps, groups)
+        self._note_finite(coded, groups)
         self._count(before, world, coded, plain, tallies)
 
     def _is_coded(self, name: str) -> bool:
@@ -113,32 +128,32 @@ class Engine:
     def _slot(self, name: str) -> Slot:
         return self.slots.setdefault(name, Slot())
 
+    def _info(self, name: str, world: Distributed, reduction: str | None, bundle_numel: int = 0) -> StepInfo:
+        # a seed for each parameter: equal positions of different parameters must not draw alike
+        seed = self.seed * 2**32 + zlib.crc32(name.encode())
+        measure = self.meter.measures(self.step)
+        return StepInfo(world.rank, world.ranks, seed, self.step, reduction, bundle_numel, measure, world.buffers)
+
     def _rounds(self, piece: NamedGradient, world: Distributed, bundle_numel: int) -> Rounds[Tensor]:
         slot = self._slot(piece.name)
         slot.dial = self.dial
-        # a seed for each parameter: equal positions of different parameters must not draw alike
-        seed = self.seed * 2**32 + zlib.crc32(piece.name.encode())
-        measure = self.meter.measures(self.step)
-        info = StepInfo(
-            world.rank, world.ranks, seed, self.step, bundle_numel=bundle_numel, measure=measure, buffers=world.buffers
-        )
+        if not piece.gradient.is_cpu:  # a restored slot, or one of another lane, has memory of another stream
+            stream = torch.get_device_module(piece.gradient.device).current_stream(piece.gradient.device)
+            slot.record_stream(stream)
+            piece.weights.record_stream(stream)
+        info = self._info(piece.name, world, self.reduction, bundle_numel)
         rounds = average(self.codec(piece.name), piece.gradient, slot, info, piece.weights, out=piece.gradient)
         if self.drops_idle and slot.residual_data is not None and not bool(piece.gradient.any()):
             return _saving_residual(rounds, slot)
         return rounds
 
-    def _note_finite(
-        self, coded: Sequence[NamedGradient], steps: Sequence[int], groups: Sequence[Sequence[Tensor]]
-    ) -> None:
+    def _note_finite(self, coded: Sequence[NamedGradient], groups: Sequence[Sequence[Tensor]]) -> None:
         """Note what goes back into the residuals if the step is skipped."""
         if not self.skips:
             return
-        fine = [p for p, before in zip(coded, steps, strict=True) if self.slots[p.name].steps > before]
-        self._delivered += [p for p in fine if self.slots[p.name].residual_data is not None]
-        if len(fine) < sum(p.gradient.numel() > 0 for p in coded) or not all(
-            all_finite(t) for group in groups for t in group
-        ):
-            self._overflow = True
+        self._delivered += [p for p in coded if self.slots[p.name].residual_data is not None]
+        self._finite += [self.slots[p.name].finite for p in coded]
+        self._finite += [finiteness(t) for group in groups for t in group]
 
     def _count(
         self,
@@ -164,19 +179,29 @@ class Engine:
         """Count a step that DDP averaged without compression; its bytes are those of the fewest all-reduces."""
         groups = _alike(p for _, p in parameters)
         numbers, sent = sum(p.numel() for _, p in parameters), sum(AllReduce(group).sent(0, ranks) for group in groups)
-        tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=len(groups))
-        self.meter.add(Counters(), Counters(sent, sent, len(groups), waited), [Entry(str(_PLAIN), tally)])
+        rounds = len(groups) if ranks > 1 else 0
+        tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=rounds)
+        self.meter.add(Counters(), Counters(sent, sent, rounds, waited), [Entry(str(_PLAIN), tally)])
 
     def end_step(self, ranks: int, exposed: float) -> StepMetrics:
         """End the step and return its metrics. If training skips it, what it delivered goes back into the residuals."""
-        if self._overflow:
+        # one wait for the device at most, and only where a GradScaler waits for it, too
+        if self.overflow or (self._delivered and not all_true(self._finite)):
             for piece in self._delivered:
                 slot = self.slots[piece.name]
-                if (residual := slot.residual) is not None:
+                if slot.finite and (residual := slot.residual) is not None:
                     slot.residual = residual.add_(piece.gradient.reshape(-1), alpha=1 / ranks)
-        self._overflow, self._delivered = False, []
+        self.overflow, self._finite, self._delivered = False, [], []
         self.step += 1
         return self.meter.close(self.step - 1, ranks, exposed)
+
+    def overflows(self) -> bool:
+        """Whether something in this step was not finite; it waits for the device."""
+        return self.overflow or not all_true(self._finite)
+
+    def carries(self, name: str) -> bool:
+        """Whether this rank averages this parameter with other ranks."""
+        return self.share is None or name in self.share.names
 
     def rescale(self, loss_scale: float) -> None:
         """Follow a changed loss scale: residuals were measured in units of the old one."""
@@ -217,10 +242,11 @@ def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     return list(groups.values())
 
 
-def _plain_rounds(tensors: Sequence[Tensor], ranks: int, aside: bool) -> Rounds[None]:
+def plain_rounds(tensors: Sequence[Tensor], ranks: int, aside: bool) -> Rounds[None]:
     """Divide, then sum: the order of plain DDP, so that results have equal bits. `aside`: other rounds overlap."""
     flat = [t.reshape(-1) for t in tensors]
-    torch._foreach_div_(flat, ranks)
+    for t in flat:
+        divided(t, ranks, out=t)
     summing = AllReduce(flat)
     if aside:
         ticket = yield Begin(summing)

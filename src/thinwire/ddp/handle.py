@@ -1,30 +1,17 @@
-"""The handle that `attach` returns."""
+"""The handle that `attach` returns, as far as it does not depend on what kind of model it was attached to."""
 
-from datetime import timedelta
-from functools import partial
+from abc import ABC, abstractmethod
 from typing import Any
 
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-from thinwire._version import __version__
-from thinwire.core.plan import Decision, Plan, PlanLike
-from thinwire.ddp.advice import warn_optimizer, warn_uncompressed
-from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
-from thinwire.ddp.bucket_hook import BucketHook
-from thinwire.ddp.callbacks import Callback
+from thinwire.core.plan import Decision, PlanLike
+from thinwire.ddp.callbacks import Callback, StepCallbacks
 from thinwire.ddp.checkpoint_api import Checkpoints
-from thinwire.ddp.consistency import check_agreement, new_run
-from thinwire.ddp.engine import Engine
-from thinwire.ddp.lane import Lane, end_forgotten, group_count
 from thinwire.ddp.metrics import StepMetrics
-from thinwire.ddp.names import parameter_names
 from thinwire.ddp.unhooked import not_copied
 from thinwire.errors import CodecError
-from thinwire.worlds.distributed import Distributed
 
 
-class Handle(Checkpoints):
+class Handle(Checkpoints, ABC):
     """What `attach` returns: the plan in force, its metrics, and the state that belongs into checkpoints.
 
     `attach` makes it; its arguments are explained there. `on_step` is a list of functions that are called with the
@@ -39,60 +26,22 @@ class Handle(Checkpoints):
         >>> handle.close()
     """
 
-    def __init__(
-        self,
-        model: DistributedDataParallel,
-        plan: Plan,
-        *,
-        seed: int,
-        start: int,
-        check: int,
-        scaler: Any,
-        headroom: bool,
-        lanes: int,
-        timeout: timedelta | None,
-        measure_every: int,
-        optimizer: Any,
-    ) -> None:
-        names = parameter_names(model.module, model.parameters_to_ignore)
-        self._layout = [(name, p.detach().to("meta")) for name, p in names if p.requires_grad]
-        self._world = Distributed(model.process_group)
-        self.engine = Engine.of(plan, self._layout, seed, start)
-        self.engine.meter.every = measure_every
-        self.engine.skips = scaler is not None
-        self.engine.drops_idle = bool(model.find_unused_parameters) and not model.static_graph
-        self._names = {id(p): name for name, p in names}
-        self._optimizer, self._timeout = optimizer, timeout
-        self._agree(lanes, check, headroom)
-        self.engine.run = new_run(self._world)
-        end_forgotten(self._world)
-        device = next((p.device for _, p in names), torch.device("cpu"))
-        own = [Lane(model.process_group, device, timeout) for _ in range(0 if headroom else lanes)]
-        self._compare_arithmetic = partial(warn_if_arithmetic_differs, self._world, device=device)
-        self._compare_arithmetic(self.engine.codecs())
-        # torch makes groups without waiting for all ranks: one that closed at once would break the others' connections
-        check_agreement(self._world, {"lanes": len(own)}, "attach", timeout)
-        self.hook = BucketHook(
-            self.engine,
-            self._world,
-            own,
-            names=self._names,
-            layout=self._layout,
-            check=check,
-            scaler=scaler,
-            headroom=headroom,
-        )
-        self._warn(stacklevel=4)
+    _callbacks: StepCallbacks
 
     @property
     def headroom(self) -> bool:
         """Whether nothing is sent at all."""
-        return self.hook.headroom
+        return False
 
     @property
     def check(self) -> int:
         """The ranks compare their results every so many steps; 0: never."""
-        return self.hook.check
+        return 0
+
+    @property
+    def local_size(self) -> int:
+        """Ranks on each host that share its link; 1: every rank exchanges with all others."""
+        return 1 if self.engine.share is None else self.engine.share.local_size
 
     @property
     def on_step(self) -> list[Callback]:
@@ -101,16 +50,21 @@ class Handle(Checkpoints):
         They are called when `backward()` ends; with an accelerator, at the next call of the model, of `metrics()` or of
         `close()`. What a function raises is raised there.
         """
-        return self.hook.callbacks.functions
+        return self._callbacks.functions
 
     @on_step.setter
     def on_step(self, functions: list[Callback]) -> None:
-        self.hook.callbacks.functions = functions
+        self._callbacks.functions = functions
 
     @property
     def plan(self) -> list[Decision]:
-        """What was decided for every parameter, and why."""
-        return list(self.engine.decisions.values())
+        """What was decided for every parameter, and why; with what stages have decided since from its gradients."""
+        return self.engine.explained()
+
+    @property
+    def decisions(self) -> list[Any]:
+        """What `auto` has decided, each with its step, its reason and its figures; empty with any other plan."""
+        return [] if self.chooser is None else list(self.chooser.decisions)
 
     @property
     def step(self) -> int:
@@ -133,7 +87,7 @@ class Handle(Checkpoints):
 
     def metrics(self) -> StepMetrics | None:
         """The last complete step: bytes, ratios, rounds, relative error, and where the time went; None before it."""
-        self.hook.callbacks.run()
+        self._callbacks.run()
         return self.engine.meter.last
 
     def report(self) -> Any:
@@ -147,63 +101,20 @@ class Handle(Checkpoints):
 
         `writer` is a TensorBoard SummaryWriter, a Weights & Biases run, or the mlflow module.
         """
-        from thinwire.ddp.display import log_function
+        from thinwire.ddp.display import step_logger
 
-        log = log_function(writer)
+        self.on_step.append(step_logger(writer, prefix))
 
-        def write(metrics: StepMetrics) -> None:
-            log({f"{prefix}/{name}": value for name, value in metrics.scalars().items()}, metrics.step)
-
-        self.on_step.append(write)
-
+    @abstractmethod
     def use(self, plan: PlanLike) -> None:
         """Use another `plan` (all that `attach` takes) from the next step on; call it on all ranks after the same step.
 
         Residuals stay, and the new codec delivers them.
         """
-        new = Plan.parse(plan)
-        check_agreement(self._world, {"the new plan": str(new), "the step": self.engine.step}, "use", self._timeout)
-        before = self.engine.plan
-        self.engine.use(new, self._layout)
-        try:
-            self.hook.take_slot()
-        except Exception:
-            self.engine.use(before, self._layout)  # there are no residuals yet
-            raise
-        self._compare_arithmetic(self.engine.codecs())
-        self._warn(stacklevel=3)
 
-    def _take_slot(self) -> None:
-        self.hook.take_slot()
-
+    @abstractmethod
     def close(self) -> None:
         """End the threads and destroy their groups; the model cannot be trained with this handle afterwards."""
-        self.hook.close()
 
     def __reduce__(self) -> Any:
         raise not_copied()
-
-    def _warn(self, stacklevel: int) -> None:
-        if not self.headroom:
-            warn_uncompressed(self.engine.plan, self.plan, stacklevel)
-            warn_optimizer(self._optimizer, self._names, self.engine.decisions, stacklevel)
-
-    def _agree(self, lanes: int, check: int, headroom: bool) -> None:
-        engine = self.engine
-        check_agreement(
-            self._world,
-            {
-                "the thinwire version": __version__,
-                "the plan": str(engine.plan),
-                "the parameters": [(name, tuple(p.shape), str(p.dtype)) for name, p in self._layout],
-                "the seed": engine.seed,
-                "start": engine.start,
-                "check": check,
-                "headroom": headroom,
-                "the number of lanes": lanes,
-                "having a scaler": engine.skips,
-                "the number of process groups": group_count(self._world.group),
-            },
-            "attach",
-            self._timeout,
-        )

@@ -1,13 +1,13 @@
 """Averaging gradients in a loop of one's own, without DistributedDataParallel."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from thinwire._version import __version__
+from thinwire.core.buffers import Buffers
 from thinwire.core.inputs import check_dense
 from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.advice import check_optimizer, warn_optimizer, warn_uncompressed
@@ -19,8 +19,13 @@ from thinwire.ddp.engine import Engine, NamedGradient
 from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.models import check_parameters, check_whole
 from thinwire.ddp.names import parameter_names
+from thinwire.ddp.reduction import check_reduction
 from thinwire.errors import StateError
 from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.group import process_group
+
+if TYPE_CHECKING:
+    from thinwire.worlds.group import GroupLike
 
 
 class GradientState:
@@ -28,31 +33,34 @@ class GradientState:
 
     Args:
         seed: Seed of random rounding; equal on all ranks.
-        group: The process group; None takes the default one.
+        group: The process group, or a DeviceMesh of one dimension; None takes the default group.
         optimizer: The optimizer that steps the model; a warning says where it does not go together with the plan.
     """
 
-    def __init__(self, *, seed: int = 0, group: dist.ProcessGroup | None = None, optimizer: Any = None) -> None:
+    def __init__(self, *, seed: int = 0, group: "GroupLike" = None, optimizer: Any = None) -> None:
         check_optimizer(optimizer)
         self.optimizer = optimizer
         self.seed = seed
-        self.group = group
+        self.group = process_group(group)
         self.engine: Engine | None = None
+        self.buffers = Buffers()  # memory that is new in each step costs more than the work on it
         self._waiting: Mapping[str, Any] | None = None
 
-    def bind(self, trained: list[tuple[str, nn.Parameter]], plan: Plan, world: Distributed) -> Engine:
-        """The engine for these parameters and this plan; when either is new, the ranks compare theirs."""
+    def bind(
+        self, trained: list[tuple[str, nn.Parameter]], plan: Plan, world: Distributed, reduction: str | None
+    ) -> Engine:
+        """The engine for these parameters, plan and reduction; when one of them is new, the ranks compare theirs."""
         engine = self.engine
         if (
             engine is not None
-            and str(engine.plan) == str(plan)
+            and (str(engine.plan), engine.reduction) == (str(plan), reduction)
             and [name for name, _ in trained] == [*engine.decisions]
         ):
             return engine
         layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in trained]
         facts: dict[str, Any] = {"the thinwire version": __version__, "the plan": str(plan), "the parameters": layout}
         loaded = self._waiting is not None
-        facts |= {"the seed": self.seed, "having a checkpoint to load": loaded}
+        facts |= {"the seed": self.seed, "having a checkpoint to load": loaded, "the reduction": reduction}
         check_agreement(world, facts, "average_gradients")
         decisions = plan.decisions(trained)
         first = next((p.device for _, p in trained), torch.device("cpu"))
@@ -61,9 +69,10 @@ class GradientState:
         warn_optimizer(self.optimizer, {id(p): n for n, p in trained}, {d.name: d for d in decisions}, stacklevel=3)
         if engine is not None:
             engine.use(plan, trained)
+            engine.reduction = reduction
             return engine
         engine = Engine.of(plan, trained, self.seed)
-        engine.run = new_run(world)
+        engine.run, engine.reduction = new_run(world), reduction
         if loaded:
             load_engine(engine, world, lambda: self._waiting)
         self.engine, self._waiting = engine, None
@@ -88,7 +97,7 @@ class GradientState:
             load_engine(self.engine, Distributed(self.group), lambda: saved)
 
 
-def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) -> None:
+def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState, *, reduction: str | None = None) -> None:
     """Replace every parameter's gradient by its mean over the ranks, compressed as the plan says.
 
     Call it between backward() and optimizer.step(), on all ranks. A parameter without a gradient on this rank counts
@@ -98,13 +107,15 @@ def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) ->
         model: The model; not wrapped in DDP.
         plan: What `attach` takes: a codec, a mapping of parameter patterns to codecs, a file or a `Plan`.
         state: What is remembered between steps. Keep it as long as the model.
+        reduction: `"ring"` sums what chains of transforms send, such as `gradiveq`, in a pipelined ring. None takes the
+            cheapest way for each tensor.
 
     Examples:
         >>> state = thinwire.GradientState()
         >>> net(inputs).sum().backward()
         >>> thinwire.average_gradients(net, "qsgd", state)
     """
-    world = Distributed(state.group)
+    world = Distributed(state.group, state.buffers)
     trained = [(name, p) for name, p in parameter_names(model) if p.requires_grad]
     if state.engine is None:
         check_whole(model)
@@ -112,7 +123,7 @@ def average_gradients(model: nn.Module, plan: PlanLike, state: GradientState) ->
     for name, parameter in trained:
         if parameter.grad is not None:
             check_dense(f"the gradient of {name}", parameter.grad)
-    engine = state.bind(trained, Plan.parse(plan), world)
+    engine = state.bind(trained, check_reduction(reduction, Plan.parse(plan)), world, reduction)
     pieces = []
     for name, parameter in trained:
         if parameter.grad is None:

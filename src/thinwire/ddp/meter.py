@@ -38,8 +38,8 @@ class Tally:
         for name, value in vars(other).items():
             sums[name] += value
 
-    def metrics(self, ranks: int) -> CodecMetrics:
-        plain = 8 * (ranks - 1) * -(-self.elements // ranks)  # the bytes of an all-reduce in fp32
+    def metrics(self, ranks: int, ways: int) -> CodecMetrics:
+        plain = 4 * ways * (ranks - 1) * -(-self.elements // ranks)
         return CodecMetrics(
             parameters=self.parameters,
             elements=self.elements,
@@ -91,22 +91,25 @@ class Step:
 
     groups: dict[str, Tally] = field(default_factory=dict)
     spent: Counters = field(default_factory=Counters)
+    inside: int = 0  # bytes to other ranks on the same host
 
-    def metrics(self, step: int, ranks: int, exposed: float) -> StepMetrics:
+    def metrics(self, step: int, ranks: int, exposed: float, ways: int = 2) -> StepMetrics:
         total = Tally()
         for tally in self.groups.values():
             total.add(tally)
         total.sent, total.received = self.spent.sent, self.spent.received
         total.rounds, total.communicate_seconds = self.spent.rounds, self.spent.seconds
-        codecs = {codec: tally.metrics(ranks) for codec, tally in self.groups.items()}
-        return StepMetrics(step=step, exposed_seconds=exposed, codecs=codecs, **vars(total.metrics(ranks)))
+        codecs = {codec: tally.metrics(ranks, ways) for codec, tally in self.groups.items()}
+        whole = vars(total.metrics(ranks, ways))
+        return StepMetrics(step=step, exposed_seconds=exposed, bytes_inside=self.inside, codecs=codecs, **whole)
 
 
 class Meter:
     """Collects the current step and keeps the last complete one, and the last one whose error was measured."""
 
-    def __init__(self, every: int = 10) -> None:
-        self.every = every
+    def __init__(self, every: int = 10, ways: int = 2) -> None:
+        """`ways`: how often a plain fp32 collective sends an element: an all-reduce 2 times, a reduce-scatter once."""
+        self.every, self.ways = every, ways
         self.lock = threading.Lock()  # several lanes add their buckets at the same time
         self.current = Step()
         self.last: StepMetrics | None = None
@@ -133,9 +136,14 @@ class Meter:
                 group.communicate_seconds = spent["seconds"] * (group.sent / sent if sent else 1 / len(groups))
                 self.current.groups.setdefault(codec, Tally()).add(group)
 
+    def add_inside(self, sent: int) -> None:
+        """Add bytes that this rank sent to others on its host."""
+        with self.lock:
+            self.current.inside += sent
+
     def close(self, step: int, ranks: int, exposed: float) -> StepMetrics:
         """End the step and return its metrics."""
-        self.last = self.current.metrics(step, ranks, exposed)
+        self.last = self.current.metrics(step, ranks, exposed, self.ways)
         if self.last.relative_error is not None:
             self.last_measured = self.last
         self.current = Step()

@@ -27,6 +27,7 @@ class StepMetrics(CodecMetrics):
 
     step: int
     exposed_seconds: float
+    bytes_inside: int  # to other ranks on the same host, which `bytes_sent` does not have (`local_size`)
     codecs: dict[str, CodecMetrics]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which models thinwire can work with, and where the DistributedDataParallel object is inside its wrappers."""
+"""Which models thinwire can work with, and what is inside their wrappers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,20 +14,16 @@ from thinwire.errors import WorldError
 _WRAPPED = ("_orig_mod", "_forward_module")
 
 
-def find_ddp(model: Any) -> DistributedDataParallel:
-    """The DDP model inside the wrappers of torch.compile and Lightning Fabric, in whatever order they come."""
+def unwrapped(model: Any) -> Any:
+    """What is inside the wrappers of torch.compile and Lightning Fabric, in whatever order they come."""
     inner = model
     while isinstance(inner, nn.Module) and not isinstance(inner, DistributedDataParallel):
         children = inner._modules  # not getattr: wrappers answer for attributes of what they wrap
-        inner = next((children[name] for name in _WRAPPED if children.get(name) is not None), None)
-    if isinstance(inner, DistributedDataParallel):
-        return inner
-    if isinstance(model, nn.Module):
-        check_whole(model)
-    raise WorldError(
-        f"attach needs a DistributedDataParallel model; got {type(model).__name__}. Wrap it first, or use"
-        " thinwire.average_gradients(model, codec, state) in a loop of your own."
-    )
+        wrapped = next((children[name] for name in _WRAPPED if children.get(name) is not None), None)
+        if wrapped is None:
+            break
+        inner = wrapped
+    return inner
 
 
 def check_whole(model: nn.Module) -> None:
@@ -37,9 +33,9 @@ def check_whole(model: nn.Module) -> None:
     )
     if sharded:
         raise WorldError(
-            f"the parameters of {type(model).__name__} are sharded over the ranks, and thinwire does not support FSDP"
-            " or tensor parallelism yet; it averages parameters of which every rank has a whole copy: wrap the model"
-            " with DistributedDataParallel instead, or call thinwire.average on plain tensors and a group of replicas."
+            f"the parameters of {type(model).__name__} are sharded over the ranks, and a mean over the ranks would mix"
+            " different shards; for FSDP2 (fully_shard) write handle = thinwire.attach(model, codec), or wrap the model"
+            " with DistributedDataParallel instead; thinwire does not support FSDP1 or tensor parallelism."
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.errors import StateError, WorldError
@@ -18,8 +18,58 @@ from thinwire.errors import StateError, WorldError
 _WATCHED: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
 
 
-class Watch:
-    """Notices when steps end, until the hook is registered. Only the model refers to it."""
+class PassWatch:
+    """Notices when backward passes end that come after a forward pass. Only the modules refer to it."""
+
+    def __init__(
+        self, modules: Iterable[nn.Module], parameters: Iterable[Tensor], ended: Callable[[float], None]
+    ) -> None:
+        """`modules`: their forward passes count. `ended` is called with the seconds since the last gradient."""
+        self._ended = ended
+        self._awaited = False  # there was a forward pass that counts
+        self._begun = False  # and its gradients are coming
+        self._ready = 0.0
+        self._hooks: list[Any] = [module.register_forward_hook(self._on_forward) for module in modules]
+        heard = weakref.WeakMethod(self._on_gradient)  # parameters may outlive the model
+
+        def on_gradient(parameter: Tensor) -> None:
+            if (hear := heard()) is not None:
+                hear()
+
+        for p in parameters:
+            self._hooks.append(p.register_post_accumulate_grad_hook(on_gradient))  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        """Remove all hooks of this object; a second call does nothing."""
+        _remove(self._hooks)
+
+    def _counts(self, module: Any) -> bool:
+        """Whether a forward pass of this module counts; not if activation checkpointing repeats it in backward."""
+        return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+
+    def _on_forward(self, module: Any, given: Any, output: Any) -> None:
+        if self._counts(module):
+            self._awaited, self._begun = True, False  # a backward pass that failed has never ended
+
+    def _on_gradient(self) -> None:
+        self._ready = time.perf_counter()
+        if self._awaited and not self._begun:
+            self._begun = True
+            # queued from the first callback, the second one runs after DDP's own
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: engine.queue_callback(self._on_end))
+
+    def _on_end(self) -> None:
+        if self._begun:
+            self._awaited = self._begun = False  # further passes over the same graph do not count
+            self._ended(time.perf_counter() - self._ready)
+
+    def __reduce__(self) -> Any:
+        raise not_copied()
+
+
+class Watch(PassWatch):
+    """Notices when steps end whose gradients DDP averages, until the hook is registered."""
 
     def __init__(
         self,
@@ -29,19 +79,8 @@ class Watch:
         ended: Callable[[float], None],
     ) -> None:
         """`take` registers the hook; `ended` is called with the seconds that backward waited for averages."""
-        self._model, self._take, self._ended = weakref.ref(model), take, ended
-        self._awaited = False  # there was a forward pass whose gradients DDP will average
-        self._begun = False  # and they are coming
-        self._ready = 0.0
-        self._hooks: list[Any] = [model.register_forward_hook(self._on_forward)]
-        heard = weakref.WeakMethod(self._on_gradient)  # parameters may outlive the model
-
-        def on_gradient(parameter: Tensor) -> None:
-            if (hear := heard()) is not None:
-                hear()
-
-        for p in parameters:
-            self._hooks.append(p.register_post_accumulate_grad_hook(on_gradient))  # type: ignore[no-untyped-call]
+        super().__init__([model], parameters, ended)
+        self._model, self._take = weakref.ref(model), take
         weakref.finalize(model, _remove, self._hooks)
         # a rank that has joined makes no gradients, and only a hook counts its steps; all ranks enter `join` together
         object.__setattr__(model, "join_hook", self._on_join)
@@ -61,37 +100,19 @@ class Watch:
         self.end()
 
     def end(self) -> None:
-        """Remove all hooks of this object; a second call does nothing."""
         model = self._model()
         if self._hooks and model is not None:
             _WATCHED.discard(model)
             object.__delattr__(model, "join_hook")
-        _remove(self._hooks)
+        super().end()
 
-    def _on_forward(self, model: Any, given: Any, output: Any) -> None:
-        if torch.is_grad_enabled() and model.require_backward_grad_sync:  # then DDP decides, too
-            self._awaited, self._begun = True, False  # a backward pass that failed has never ended
-
-    def _on_gradient(self) -> None:
-        self._ready = time.perf_counter()
-        if self._awaited and not self._begun:
-            self._begun = True
-            # queued from the first callback, the second one runs after DDP's own
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: engine.queue_callback(self._on_end))
-
-    def _on_end(self) -> None:
-        if self._begun:
-            self._awaited = self._begun = False  # further passes over the same graph are not averaged
-            self._ended(time.perf_counter() - self._ready)
+    def _counts(self, module: Any) -> bool:
+        return torch.is_grad_enabled() and module.require_backward_grad_sync  # then DDP decides, too
 
     def _on_join(self, **options: Any) -> Any:
         model = self._model()
         self.take_slot()
         return None if model is None else model.join_hook(**options)  # type: ignore[no-untyped-call]
-
-    def __reduce__(self) -> Any:
-        raise not_copied()
 
 
 def _remove(hooks: list[Any]) -> None:
