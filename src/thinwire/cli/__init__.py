@@ -6,9 +6,11 @@ import typer
 from typer.core import TyperGroup
 
 from thinwire._version import __version__
+from thinwire.cli.advise import advise
 from thinwire.cli.codecs import codecs
 from thinwire.cli.doctor import doctor
 from thinwire.cli.installed import check_command, installed_commands
+from thinwire.cli.selftest import selftest
 from thinwire.errors import ThinwireError
 
 
@@ -71,8 +73,11 @@ def options(
     """
 
 
+# what follows `--` belongs to the script, and so does everything behind the script's name
+app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(advise)
 app.command()(codecs)
 app.command()(doctor)
+app.command()(selftest)
 
 
 def main() -> None:

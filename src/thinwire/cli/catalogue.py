@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from thinwire import PRESETS, STAGES, Codec, CodecError, Stage, ThinwireError
+from thinwire import OUTER_PRESETS, PRESETS, STAGES, Codec, CodecError, Stage, ThinwireError
 from thinwire.core.options import print_value
 from thinwire.core.settings import Setting
 from thinwire.core.text import installed_names, load_installed, lookup, package_of
@@ -26,6 +26,7 @@ EXAMPLES: Mapping[str, str] = {
     "sharedtopk": "sharedtopk(density=0.01)",
     "threshold": "threshold(value=0.001)",
     "momentum": "momentum(beta=0.9) | topk(density=0.01)",
+    "ef21": "ef21 | topk(density=0.01)",
     "randomk": "randomk(density=0.01)",
     "ballot": "ballot | vote",
     "vote": "ballot | vote",
@@ -34,10 +35,43 @@ EXAMPLES: Mapping[str, str] = {
 }
 
 
+OUTER_TEXTS: Mapping[str, str] = {
+    "localsgd": "The mean of the weights after every round (Stich, ICLR 2019).",
+    "diloco": "Differences of weights as gradients of Nesterov's method (Douillard et al. 2023).",
+    "sparseloco": "The largest differences of each chunk in 2 bits, and a decaying residual (Sarfi et al. 2025).",
+    "streaming-diloco": "DiLoCo in fragments that travel while training goes on, in 4 bits (Douillard et al. 2025).",
+}
+OUTER_HELP: Mapping[str, str] = {
+    "codec": "what the differences travel through",
+    "every": "steps in a round",
+    "outer": "the optimizer that takes the mean difference for a gradient",
+    "fragments": "groups of layers, each exchanged once in a round",
+    "overlap": "further steps during which an exchange runs in the background",
+    "mix": "weight of the common weights when they are applied",
+}
+
+
 def catalogue() -> list[dict[str, Any]]:
-    """The entries of all stages and presets of thinwire, then those of installed packages."""
+    """The entries of all stages and presets of thinwire, of its outer steps, then those of installed packages."""
     own = [stage.name for stage in STAGES] + list(PRESETS)
-    return [entry(name) for name in own] + [_installed(name, name in own) for name in sorted(installed_names())]
+    outer = [outer_entry(name) for name in OUTER_PRESETS]
+    installed = [_installed(name, name in own) for name in sorted(installed_names())]
+    return [*(entry(name) for name in own), *outer, *installed]
+
+
+def outer_entry(name: str) -> dict[str, Any]:
+    """What is known of a preset of outer steps; its ratio is that of a step, with those in which nothing is sent."""
+    settings = OUTER_PRESETS[name]
+    options = [
+        {"name": f.name, "default": print_value(getattr(settings, f.name)), "help": OUTER_HELP[f.name]}
+        for f in fields(settings)
+    ]
+    bits, exact = bits_per_number(str(settings.codec))
+    if settings.codec == "none":
+        bits = 32.0
+    found = _entry("preset of outer steps", name, "thinwire", OUTER_TEXTS[name].rstrip("."), OUTER_TEXTS[name])
+    found |= {"chain": str(settings.codec), "options": options, "example": name, "exact": exact}
+    return found | ({} if bits is None else {"bits": bits / settings.every, "ratio": 32 * settings.every / bits})
 
 
 def _installed(name: str, hidden: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from thinwire._names import OUTER_NAMES
 from thinwire.cli.completion import complete_codec
 from thinwire.cli.layout import columns, terminal_width, wrapped
 from thinwire.errors import CodecError
@@ -25,7 +26,7 @@ STARTERS = (
     Starter("fp16", "2.0", "half the bytes are enough; nothing to tune, keeps nothing"),
     Starter("qsgd(bits=4)", "7.9", "you compress for the first time: unbiased, keeps nothing, good for short runs too"),
     Starter("powersgd(rank=4)", "128", "most weights are in large matrices; keeps a residual"),
-    Starter("gradiveq", "~8.0", "a few thousand steps and more; the first 60 are not compressed; keeps a residual"),
+    Starter("gradiveq", "~8.0", "a few thousand steps and more; the first 30 are sent in 4 bits; keeps a residual"),
     Starter("fftsgd", "~18", "a few thousand steps and more; the FFT takes time; keeps a residual"),
     Starter("topk(density=1/64)", "~52", "tens of thousands of steps over a very slow link; keeps a residual"),
 )
@@ -116,6 +117,7 @@ def _catalogue_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     titles = {
         "stage": "Stages, to be joined with |",
         "preset": "Presets: whole chains, shown below each",
+        "preset of outer steps": "Outer steps, for attach_outer: codec, and ratio with the steps between",
         "installed": "From installed packages",
     }
     width, lines = terminal_width(), list[str]()
@@ -129,15 +131,18 @@ def _catalogue_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 def _row(entry: Mapping[str, Any]) -> tuple[str, str, str]:
     ratio = "" if entry["ratio"] is None else f"{'' if entry['exact'] else '~'}{entry['ratio']:.1f}"
     package = "" if entry["package"] == "thinwire" else f"[{entry['package']}] "
-    chain = f"\n= {entry['chain']}" if entry["kind"] == "preset" and entry["chain"] else ""
+    chain = f"\n= {entry['chain']}" if entry["kind"] != "stage" and entry["chain"] else ""
     return entry["name"], ratio, f"{package}{entry['does']}{chain}"
 
 
 def _explained(text: str, shape: Sequence[int], ranks: int) -> dict[str, Any]:
     """The facts of a chain; for a single name also those of the stage or preset, whose example is the chain."""
-    from thinwire.cli.catalogue import entry
+    from thinwire.cli.catalogue import entry, outer_entry
     from thinwire.cli.explain import explanation
 
+    if text in OUTER_NAMES:
+        found = outer_entry(text)
+        return found | explanation(found["chain"], shape, ranks)
     if text == "none" or not re.fullmatch(r"[\w-]+", text):
         return explanation(text, shape, ranks)
     found = entry(text)
@@ -151,6 +156,7 @@ def _explanation_lines(facts: Mapping[str, Any]) -> list[str]:
     chain = explanation_lines(facts, width) if "stages" in facts else []
     if "kind" not in facts:
         return chain
+    call = "attach_outer(model, optimizer" if facts["name"] in OUTER_NAMES else "attach(model"
     options = [(f"{option['name']}={option['default']}", option["help"]) for option in facts["options"]]
     example = facts["example"] or f"{facts['name']}(...)"
     return [
@@ -159,7 +165,7 @@ def _explanation_lines(facts: Mapping[str, Any]) -> list[str]:
         *(line for part in facts["text"].split("\n\n") for line in (*wrapped(" ".join(part.split()), width), "")),
         *(["Options, with their defaults", *columns(options, width, indent=2), ""] if options else []),
         "Example",
-        f'  thinwire.attach(model, "{example}")',
+        f'  thinwire.{call}, "{example}")',
         f'  thinwire compare --codecs "none; {example}"',
         *(["", "The example in detail", "", *chain] if chain else []),
     ]

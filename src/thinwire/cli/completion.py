@@ -6,14 +6,17 @@ A key press must not wait for torch, so the names stand here; tests compare them
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
+from thinwire._names import OUTER_NAMES
+
 STAGE_NAMES = (
-    *("feedback", "delay", "fp32", "fp16", "bf16", "integers", "pca", "qsgd", "nuqsgd", "alq", "ternary", "sign"),
-    *("rangefloat", "fft", "dct", "hadamard", "topk", "sharedtopk", "threshold", "momentum", "importance"),
+    *("feedback", "delay", "fp32", "fp16", "bf16", "float", "integers", "pca", "qsgd", "nuqsgd", "alq", "ternary"),
+    *("sign", "rangefloat", "codebook", "mx", "fft", "dct", "hadamard", "topk", "sharedtopk", "threshold"),
+    *("momentum", "ef21", "importance"),
     *("randomk", "powersgd", "ballot", "vote", "elias", "huffman"),
 )
 PRESET_NAMES = (
     *("qsgdinf", "nuqsgdinf", "onebit", "terngrad", "int8", "fftsgd", "scalecom", "signsgd", "iwp", "dgc"),
-    "gradiveq",
+    *("demo", "gradiveq"),
 )
 
 
@@ -24,7 +27,7 @@ def complete_codec(incomplete: str) -> list[str]:
 
 def codec_names() -> list[str]:
     """What a chain may begin with, names of installed packages included."""
-    return ["none", *STAGE_NAMES, *PRESET_NAMES, *sorted(entry_points(group="thinwire.stages").names)]
+    return ["none", *STAGE_NAMES, *PRESET_NAMES, *OUTER_NAMES, *sorted(entry_points(group="thinwire.stages").names)]
 
 
 def completed(incomplete: str, names: Sequence[str], separators: str) -> list[str]:

@@ -24,11 +24,17 @@ class Check(NamedTuple):
     purpose: str = ""
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    link: Annotated[bool, typer.Option("--link", help="Measure the link between the ranks, under torchrun.")] = False,
+    expected: Annotated[str | None, typer.Option(help="The rate that the link should have, such as 1gbit.")] = None,
+) -> None:
     """Say what this machine has, what it is ready for and what is missing.
 
     Looks at versions, backends and compiled kernels; with thinwire-lab also at thin links and reports.
-    The exit code is 1 if processes cannot be connected at all, else 0.
+    With --link, under torchrun (torchrun --nnodes 4 ... -m thinwire doctor --link): measures what the link between the
+    ranks carries, and names a rank whose link is broken.
+    The exit code is 1 if processes cannot be connected at all or a link is broken, else 0.
 
     Examples:
 
@@ -36,6 +42,10 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
       thinwire doctor --json
     """
+    if link or expected is not None:
+        from thinwire.cli.link import examine_link
+
+        raise typer.Exit(examine_link(expected, as_json))
     facts = examine()
     checks = diagnose(facts)
     for entry in entry_points(group=DOCTOR):

@@ -16,6 +16,11 @@ TRAVELS = {
     "ring": "messages go around a ring, decoded and encoded at every hop",
 }
 
+WITH_ADAM = {
+    True: "as with SGD",
+    False: "costs more loss than with SGD; compare with qsgd(bits=4), or take outer steps (thinwire.attach_outer)",
+}
+
 
 def explanation(text: str, shape: Sequence[int], ranks: int) -> dict[str, Any]:
     """Everything about a chain that is known before data are."""
@@ -102,6 +107,7 @@ def _figures(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         *ratio,
         ("mean", "right in expectation (unbiased)" if facts["unbiased"] else "biased"),
         ("feedback", _feedback(facts["feedback"])),
+        ("with Adam", WITH_ADAM[facts["unbiased"]]),
     ]
 
 

@@ -1,0 +1,148 @@
+"""A look at the user's own training: when gradients become ready, and samples of them, without changing anything."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.ddp.models import unwrapped
+from thinwire.ddp.names import parameter_names
+from thinwire.errors import WorldError
+from thinwire.planner.figures import sample_of
+from thinwire.planner.profile import Layer, Model
+
+_UNSETTLED = 2  # steps before the first that counts: DDP sorts its buckets anew after the first one
+_FIRST_BUCKET = 1 << 20  # bytes
+
+
+class Observer:
+    """Notes the times of some steps, and takes samples of the gradients of one of them before they are averaged.
+
+    It only adds hooks to the model and takes them away again; DDP averages as it does without it. The times are those
+    of this rank.
+
+    Args:
+        model: The DDP model, also inside torch.compile or Lightning Fabric.
+        ended: Called with the number of steps so far, when the forward pass of the next one begins.
+
+    Examples:
+        >>> observer = Observer(ddp_model)
+        >>> while observer.steps < 5:
+        ...     train_one_step()
+        >>> model, samples = observer.model(), observer.samples
+        >>> observer.close()
+    """
+
+    def __init__(self, model: nn.Module, ended: Callable[[int], None] | None = None) -> None:
+        self.ddp = _ddp_model(model)
+        self._trained = [
+            (name, p) for name, p in parameter_names(self.ddp.module, self.ddp.parameters_to_ignore) if p.requires_grad
+        ]
+        self.samples: dict[str, Tensor] = {}
+        self.steps = 0  # that have ended
+        self.calls = 0  # of the model
+        self._ended = ended
+        self._began = 0.0
+        self._ready: dict[str, float] = {}
+        self._backward_end = 0.0
+        self._queued = False
+        self._found: list[tuple[dict[str, float], float, float]] = []  # ready times, end of backward, whole step
+        self._hooks: list[Any] = [self.ddp.register_forward_pre_hook(self._on_forward)]
+        for name, p in self._trained:
+            self._hooks.append(p.register_post_accumulate_grad_hook(self._listener(name)))  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Remove the hooks; a second call does nothing."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _listener(self, name: str) -> Callable[[Tensor], None]:
+        def on_gradient(parameter: Tensor) -> None:
+            self._ready[name] = time.perf_counter() - self._began
+            if name not in self.samples and self.steps >= _UNSETTLED - 1 and parameter.grad is not None:
+                self.samples[name] = sample_of(parameter.grad)
+            if not self._queued:
+                self._queued = True
+                engine = torch.autograd.Variable._execution_engine
+                engine.queue_callback(lambda: engine.queue_callback(self._on_backward_end))  # behind DDP's own
+
+        return on_gradient
+
+    def _on_backward_end(self) -> None:
+        self._queued = False
+        self._backward_end = time.perf_counter() - self._began
+
+    def _on_forward(self, model: Any, given: Any) -> None:
+        self.calls += 1
+        if not (torch.is_grad_enabled() and self.ddp.require_backward_grad_sync):
+            return  # an evaluation, or a pass whose gradients stay on this rank: a part of the step
+        now = time.perf_counter()
+        if self._ready:
+            self._found.append((self._ready, self._backward_end, now - self._began))
+            self._ready, self._queued = {}, False
+            self.steps += 1
+            if self._ended is not None:
+                self._ended(self.steps)
+                now = time.perf_counter()
+        self._began = now
+
+    def layers(self) -> tuple[Layer, ...]:
+        """The trained parameters in DDP's buckets: in the order of their gradients, up to the size of a bucket."""
+        if not self._found:
+            raise WorldError("no step of training has ended yet: observe at least one step, and begin the next.")
+        ready = self._found[-1][0]
+        ordered = sorted((item for item in self._trained if item[0] in ready), key=lambda item: ready[item[0]])
+        limits = [_FIRST_BUCKET, self.ddp.bucket_bytes_cap]
+        layers, bucket, filled, kind = list[Layer](), 0, 0, None
+        for name, p in ordered:
+            if kind is not None and (p.dtype, p.device) != kind and filled:
+                bucket, filled = bucket + 1, 0
+            layers.append(Layer(name, tuple(p.shape), bucket, str(p.dtype).removeprefix("torch.")))
+            filled, kind = filled + p.numel() * p.element_size(), (p.dtype, p.device)
+            if filled >= limits[min(bucket, 1)]:
+                bucket, filled = bucket + 1, 0
+        return tuple(layers)
+
+    def model(self) -> Model:
+        """The medians of this rank's steps; the step is the whole step less the time that backward waited at its end.
+
+        The gradients that DDP sent during backward have slowed it down; `measure.unloaded` estimates by how much.
+        """
+        layers = self.layers()
+        counted = self._found[_UNSETTLED:] or self._found[-1:]
+        ready = [0.0] * (1 + max(layer.bucket for layer in layers))
+        for layer in layers:
+            at = statistics.median(step[0].get(layer.name, 0.0) for step in counted)
+            ready[layer.bucket] = max(ready[layer.bucket], at)
+        waited = [max(0.0, end - max(times.values())) for times, end, _ in counted]
+        step = statistics.median(whole - wait for (_, _, whole), wait in zip(counted, waited, strict=True))
+        return Model(layers, tuple(ready), max(step, max(ready)))
+
+
+def _ddp_model(model: nn.Module) -> DistributedDataParallel:
+    inner = unwrapped(model)
+    if not isinstance(inner, DistributedDataParallel):
+        raise WorldError(f"only DistributedDataParallel models can be observed; got {type(model).__name__}.")
+    return inner
+
+
+def check_plain(model: DistributedDataParallel) -> None:
+    """Refuse a model whose gradients another hook averages than DDP itself: its steps are no plain ones."""
+    if model._comm_hooks:
+        hook = model._comm_hooks[0][0].__qualname__
+        raise WorldError(
+            f"the model has the communication hook {hook}, so that its steps are no plain ones; leave out"
+            " thinwire.attach, or the other hook, while you ask for advice."
+        )
+
+
+def agreed_model(everyone: Sequence[Model]) -> Model:
+    """The model of the slowest rank, equal on all ranks; layers are those of rank 0, whose buckets DDP takes."""
+    first = everyone[0]
+    ready = tuple(max(each.ready[i] for each in everyone if i < len(each.ready)) for i in range(len(first.ready)))
+    return Model(first.layers, ready, max(max(each.step for each in everyone), max(ready, default=0.0)))
