@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from thinwire.cli import app
 from thinwire_lab.cli import bench as bench_commands
+from thinwire_lab.cli import bench_options
 
 QUICK = ("bench", "kernels", "--only", "sign", "--sizes", "4k", "--threads", "1", "--turns", "1")
 
@@ -82,15 +83,15 @@ def test_thin_links_are_left_out_where_they_cannot_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("thinwire_lab.lab.why_no_thin_links", lambda: "no permission")
-    assert bench_commands._links("1gbit, none", (), or_loopback=True) == ["none"]
+    assert bench_options.chosen_links("1gbit, none", (), or_loopback=True) == ["none"]
     assert "1gbit are left out: no permission" in capsys.readouterr().err
-    assert bench_commands._links(None, ("1gbit", "none"), or_loopback=False) == ["1gbit", "none"]
+    assert bench_options.chosen_links(None, ("1gbit", "none"), or_loopback=False) == ["1gbit", "none"]
 
 
 def test_all_runs_everything_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
-    for name in ("start", "kernels", "growth", "collectives", "ddp"):
+    for name in ("start", "kernels", "growth", "collectives", "outer", "ddp"):
         monkeypatch.setattr(bench_commands, name, lambda name=name, **options: ran.append((name, options)))
     invoke("bench", "all")
-    assert list(dict(ran)) == ["start", "kernels", "growth", "collectives", "ddp"]
-    assert all(options.get("or_loopback") for name, options in ran if name in ("collectives", "ddp"))
+    assert list(dict(ran)) == ["start", "kernels", "growth", "collectives", "ddp", "outer"]
+    assert all(options.get("or_loopback") for name, options in ran if name in ("collectives", "ddp", "outer"))

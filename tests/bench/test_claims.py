@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.claims import errors, gradiveq, measurements, page, support, variance
+from benchmarks.claims import choice, errors, gradiveq, measurements, page, support, transform, variance
 from benchmarks.claims.findings import FAILS, HOLDS, PARTLY, Claim, Figures, Finding, percent, verdict
 from benchmarks.claims.gradiveq_findings import age_finding, dip, linear_finding, order_finding
 from benchmarks.claims.plots import save_plots
 from benchmarks.claims.recording import Recording, record
 from benchmarks.claims.recovery import Recovery, Setting, recoveries, recovery_finding
+from thinwire import PCA
 from thinwire_lab.recipes import Images, Recipe
 from thinwire_lab.recipes.simulated import RecordedStep
 
@@ -86,6 +87,38 @@ def test_a_dip_is_seen_at_multiples_of_the_period() -> None:
     lengths = [90, 95, 100, 105, 110]
     found = gradiveq.Sweep("", 8, 100, lengths, {"form": [0.5, 0.5, 0.1, 0.5, math.nan]})
     assert dip(found, "form") == pytest.approx(0.2)
+
+
+def test_samples_choose_the_order_that_holds_the_space(recording: Recording) -> None:
+    columns = low_rank_steps(60, (32, 24), rank=2).transpose(1, 2).contiguous()
+    both = Recording("both", {"rows": low_rank_steps(60, (24, 32), rank=2), "columns": columns}, {}, [])
+    rows, holds, said = choice.order_rows(both)
+    assert all(holds)
+    assert len(rows) == 1  # only one moment has enough steps behind it
+    assert said == "both: 0 of 2 layers and moments"
+    lost = [choice.together(choice.losses(both, PCA(ratio=8, sample=20, order=o))[0]) for o in choice.ORDERS]
+    assert lost[2] < 0.1 * min(lost[:2])
+
+
+def test_what_unseen_steps_lose_is_measured_behind_the_samples() -> None:
+    steps = torch.cat([low_rank_steps(40), low_rank_steps(40, seed=1)])
+    found, without = choice.losses(Recording("turned", {"layer": steps}, {}, []), PCA(energy=0.05, sample=20))
+    assert without == 0
+    assert [loss.share > 0.7 for loss in found] == [True]
+    still, _ = choice.losses(Recording("still", {"layer": low_rank_steps(80)}, {}, []), PCA(energy=0.05, sample=20))
+    assert still[0].share < 0.05
+
+
+def test_the_first_steps_keep_the_transform_of_smooth_gradients_only() -> None:
+    noise = torch.randn(30, 16, 64, generator=torch.Generator().manual_seed(3))
+    smooth, spiky = noise.flatten(1).cumsum(1).view_as(noise), noise**5
+    assert transform.decided(smooth) == (True, 4)
+    assert transform.decided(spiky) == (False, 0)
+    finding = transform.transform_finding([Recording("made up", {"smooth": smooth, "spiky": spiky}, {}, [])])
+    assert [row[-1] for row in finding.figures[0].rows] == ["yes", "yes"]
+    always, auto, never = (float(cell.rstrip(" %")) for cell in finding.figures[1].rows[0][1:])
+    assert auto < min(always, never)
+    assert finding.claims[0].verdict == HOLDS
 
 
 # Errors.

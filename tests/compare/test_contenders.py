@@ -58,3 +58,39 @@ def test_a_wrong_name_is_refused(text: str, complaint: str) -> None:
 def test_the_usual_ones_are_there() -> None:
     usual = parse_contenders([usual_contenders()])
     assert {"none", "fp16", "qsgd", "nuqsgd"} <= {c.text for c in usual}
+
+
+def test_outer_steps_are_contenders_with_their_settings() -> None:
+    contender = parse_contender("diloco(every=50)")
+    assert contender.outer is not None
+    assert contender.outer.every == 50
+    assert contender.plan is None
+    assert contender.codec == "none (every=50, outer=nesterov(lr=0.7, momentum=0.9))"
+    assert parse_contender("streaming-diloco").codec.endswith("fragments=4, overlap=5, mix=0.5)")
+
+
+def test_every_makes_outer_steps_of_codecs_alone() -> None:
+    found = parse_contenders(["none; gradiveq(travel='qsgd(bits=8)'); ddp; sparseloco"], 30, "sgd(lr=1)")
+    assert [c.text for c in found] == [
+        "diloco(every=30, outer='sgd(lr=1)')",
+        "diloco(codec=\"gradiveq(travel='qsgd(bits=8)')\", every=30, outer='sgd(lr=1)')",
+        "ddp",
+        "sparseloco",
+    ]
+    assert all(c.outer.every == 30 for c in found if c.outer is not None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "every", "outer", "complaint"),
+    [
+        (["diloco(rounds=3)"], None, None, "diloco has no option 'rounds'"),
+        (["diloco(codec=qsdg)"], None, None, "did you mean 'qsgd'"),
+        (["qsgd"], 0, None, "every must be"),
+        (["qsgd"], 5, "adam", "no outer optimizer 'adam'"),
+        (["qsgd"], None, "sgd", "give --every too"),
+        (["sparseloco | huffman"], None, None, "is no codec but a preset of outer steps"),
+    ],
+)
+def test_wrong_outer_steps_are_refused(texts: list[str], every: int | None, outer: str | None, complaint: str) -> None:
+    with pytest.raises(CodecError, match=complaint):
+        parse_contenders(texts, every, outer)

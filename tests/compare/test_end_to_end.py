@@ -55,6 +55,24 @@ def test_a_comparison_and_its_resumption(tmp_path: Path) -> None:
     assert "a step" not in again.stderr  # no run was needed
 
 
+def test_outer_steps_take_part(tmp_path: Path) -> None:
+    outer = "diloco(every=4); sparseloco(every=4, overlap=2)"
+    done = compare(tmp_path, "--steps", "13", "--evaluate-every", "0", "--codecs", outer)
+    assert done.returncode == 0, done.stderr
+    diloco, sparse = read_results(tmp_path / "r.jsonl")
+    assert diloco.summary is not None
+    assert sparse.summary is not None
+    assert [step.step for step in diloco.steps] == [10, 13]
+    # 13 steps hold three rounds, and one comes before the end
+    assert diloco.summary.wire_ratio == pytest.approx(13 / 4, rel=0.15)
+    assert sparse.summary.wire_ratio is not None
+    assert sparse.summary.wire_ratio > 30
+    assert diloco.summary.test_loss is not None
+    assert diloco.summary.exposed_seconds is not None
+    layers = {layer.name: layer.wire_ratio for layer in diloco.layers}
+    assert set(layers.values()) == {4.0}
+
+
 def test_a_comparison_of_equal_time_and_its_resumption(tmp_path: Path) -> None:
     done = compare(tmp_path, "--seconds", "1.5", "--codecs", "none,qsgd")
     assert done.returncode == 0, done.stderr

@@ -58,6 +58,10 @@ class PretendedHosts:
         echo(f"[host0 rank0] {told[0]}")
 
 
+def launch(hosts: PretendedHosts, argv: Sequence[str], procs: int, *, echo: Callable[[str], None]) -> int:
+    return hosts.launch(argv, procs, echo=echo)
+
+
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PretendedHosts]:
     def use(failing: dict[str, str] | None = None) -> PretendedHosts:
@@ -68,6 +72,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PretendedHosts]:
             yield hosts
 
         monkeypatch.setattr(session_module, "Lab", lab)
+        monkeypatch.setattr(session_module, "launch", launch)
         return hosts
 
     return use
@@ -183,6 +188,7 @@ def test_workers_that_never_begin_are_an_error(tmp_path: Path, monkeypatch: pyte
         yield Dead({})
 
     monkeypatch.setattr(session_module, "Lab", lab)
+    monkeypatch.setattr(session_module, "launch", launch)
     with pytest.raises(LabError, match=r"before they began to train: .*out of memory"):
         Session(COMPARISON, 7, tmp_path / "r.jsonl").run(lambda record: None)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_lab.lab import Lab, LabError, LabSpec, run
+from thinwire_lab.lab import Lab, LabError, LabSpec, launch, run
 from thinwire_lab.lab.keeper import marked_processes
 from thinwire_lab.lab.launcher import announcement, host_environment, worker_command
 
@@ -62,7 +62,7 @@ def test_a_workers_output_goes_into_the_pipe_of_its_local_rank(tmp_path: Path) -
 )
 def test_what_cannot_run_is_refused_at_once(argv: list[str], procs: int, what: str) -> None:
     with Lab(hosts=1) as lab, pytest.raises(LabError, match=what):
-        lab.launch(argv, procs)
+        launch(lab, argv, procs)
 
 
 @pytest.mark.distributed
@@ -74,7 +74,7 @@ def test_an_unchanged_script_trains_over_the_links(links: str, tmp_path: Path, r
     script.write_text(ALL_REDUCE)
     lines: list[str] = []
     with Lab(hosts=2, links=links) as lab:
-        assert lab.launch([str(script), "--epochs", "1"], echo=lines.append) == 0
+        assert launch(lab, [str(script), "--epochs", "1"], echo=lines.append) == 0
     for rank in range(2):
         assert f"[host{rank} rank{rank}] sum [1.0, 3.0, 5.0, 7.0, 9.0] ['--epochs', '1']" in lines
         assert f"[host{rank} rank{rank}] to stderr" in lines
@@ -87,7 +87,7 @@ def test_the_first_failures_exit_code_comes_back_and_the_others_are_ended(tmp_pa
     lines: list[str] = []
     with Lab(hosts=2) as lab:
         start = time.monotonic()
-        assert lab.launch([str(script)], 2, echo=lines.append, grace=0.5) == 7
+        assert launch(lab, [str(script)], 2, echo=lines.append, grace=0.5) == 7
         assert time.monotonic() - start < 60
     assert "[host1] rank 3 ended with exit code 7" in lines
 

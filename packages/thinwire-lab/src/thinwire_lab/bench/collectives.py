@@ -27,7 +27,7 @@ from thinwire_lab.recipes.place import Place
 NUMEL = 25 * 2**18  # 25 MiB of fp32
 ROW = 640  # numbers in a row of the gradient
 GRADIVEQ = "gradiveq(ratio=8, warmup=1, sample=2, reuse=1000, slice=64)"  # compresses from the fourth step on
-FFTSGD = "fftsgd(theta=0.85, mantissa=7)"
+FFTSGD = "fftsgd(theta=0.85, mantissa=7, transform=always)"
 IWP = "iwp(density=1/64, mask_nodes=1)"
 WARMUP = 5
 SPAN = 60.0  # seconds that turns may take on quick links, where there are more of them than were asked for
@@ -129,15 +129,19 @@ def structured_gradients(numel: int, rank: int, count: int = 3) -> list[Tensor]:
 class Averaged:
     """One codec with a memory of its own, averaging the gradients in turn."""
 
-    def __init__(self, text: str, given: Sequence[Tensor], weights: Tensor, world: Distributed) -> None:
+    def __init__(
+        self, text: str, given: Sequence[Tensor], weights: Tensor, world: Distributed, reduction: str | None = None
+    ) -> None:
         self.codec, self.given, self.weights, self.world = Codec.parse(text), given, weights, world
+        self.reduction = reduction
         self.slot, self.step, self.sent = Slot(), 0, 0
         self.buffer = torch.empty_like(given[0])
         self.seconds: list[float] = []
 
     def __call__(self) -> None:
         before = self.world.sent
-        turn = StepInfo(self.world.rank, self.world.ranks, 0, self.step, buffers=self.world.buffers)
+        who = self.world.rank, self.world.ranks, 0, self.step
+        turn = StepInfo(*who, self.reduction, buffers=self.world.buffers)
         given = self.buffer.copy_(self.given[self.step % len(self.given)])
         began = common_moment()
         self.world.drive(average(self.codec, given, self.slot, turn, self.weights, out=given))

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from thinwire_lab.bench.results import BenchError
-from thinwire_lab.lab import Lab
+from thinwire_lab.lab import Lab, launch
 from thinwire_lab.recipes import joined_world
 from thinwire_lab.recipes.place import Place
 
@@ -41,7 +41,7 @@ def launched(
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "value.json"
         with Lab(hosts, link) as lab:
-            code = lab.launch(["-m", module, str(output), json.dumps(job)], echo=hear)
+            code = launch(lab, ["-m", module, str(output), json.dumps(job)], echo=hear)
         if code or not output.exists():
             raise BenchError(f"the workers of {module} ended with code {code}: {_reason(said)}")
         return json.loads(output.read_text(encoding="utf-8"))

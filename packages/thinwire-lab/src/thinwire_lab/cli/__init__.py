@@ -5,7 +5,9 @@ Like those of thinwire they import what they need when they run, so that help co
 
 import typer
 
+from thinwire_lab.cli import bench_auto  # noqa: F401  # it adds a command to bench_app
 from thinwire_lab.cli.bench import bench_app
+from thinwire_lab.cli.bench_predictions import predictions
 from thinwire_lab.cli.compare import compare, report
 from thinwire_lab.cli.lab import lab_app, run
 from thinwire_lab.cli.train import train
@@ -18,4 +20,5 @@ app.add_typer(lab_app, name="lab")
 app.command()(train)
 app.command()(compare)
 app.command()(report)
+bench_app.command()(predictions)
 app.add_typer(bench_app, name="bench")

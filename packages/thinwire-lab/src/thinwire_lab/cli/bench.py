@@ -1,39 +1,26 @@
 """`thinwire bench`: how fast it is here, beside what it should reach."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from thinwire_lab.cli.bench_options import (
+    CodecsOption,
+    Findings,
+    JsonOption,
+    LinksOption,
+    OnlyPossibleOption,
+    OutputOption,
+    TurnsOption,
+    chosen_links,
+)
 from thinwire_lab.cli.lab import HostsOption
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from thinwire_lab.bench.ddp import Workload
-    from thinwire_lab.bench.results import Row
 
 bench_app = typer.Typer(no_args_is_help=True)
-
-LinksOption = Annotated[
-    str | None, typer.Option("--links", "--link", help="Rates of links, one after the other: 1gbit,100mbit,none.")
-]
-CodecsOption = Annotated[
-    str | None, typer.Option(help="Codecs, separated by commas or semicolons outside of parentheses.")
-]
-OnlyPossibleOption = Annotated[
-    bool, typer.Option("--or-loopback", help="Where links cannot be shaped, say so and leave the thin ones out.")
-]
-TurnsOption = Annotated[int, typer.Option(help="Turns of measuring.", min=1)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the records as JSONL, and write no file.")]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", help="File for the records (default: a dated one in benchmarks/results, or else here)."
-    ),
-]
 
 
 @bench_app.callback()
@@ -43,58 +30,6 @@ def bench() -> None:
     Every figure is a ratio to a baseline of the same run; a target that is missed is red. The records go to a dated
     JSONL file that begins with the machine, the versions and the command.
     """
-
-
-class Findings:
-    """What one command measures: tables and records appear as soon as they are there, a summary at the end."""
-
-    def __init__(self, name: str, as_json: bool, output: Path | None) -> None:
-        from rich.console import Console
-
-        from thinwire_lab.bench.results import heading_line, results_path
-
-        self.as_json = as_json
-        self.rows: list[Row] = []
-        self.path = output or (None if as_json else results_path(name))
-        if self.path is not None:
-            self.path.write_text("", encoding="utf-8")
-        self._tell([heading_line(name)])
-        terminal = Console()
-        self.console = terminal if terminal.is_terminal else Console(width=170)
-        self.errors = Console(stderr=True)
-
-    @contextmanager
-    def progress(self, what: str) -> Iterator[Callable[[str], None]]:
-        """A line that says what is being measured, on a terminal."""
-        with self.errors.status(what) as status:
-            yield lambda news: status.update(f"{what}: {news}")
-
-    def add(self, rows: "Sequence[Row]", table: "Table") -> None:
-        from thinwire_lab.bench.results import row_lines
-
-        self.rows += rows
-        self._tell(row_lines(rows))
-        if not self.as_json:
-            self.console.print(table)
-
-    def _tell(self, lines: Sequence[str]) -> None:
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(line + "\n" for line in lines)
-        if self.as_json:
-            typer.echo("\n".join(lines))
-
-    def close(self) -> None:
-        from thinwire_lab.bench.results import missed
-
-        if self.as_json:
-            return
-        failed, targets = missed(self.rows)
-        for what in failed:
-            self.console.print(f"[bold red]missed[/]: {what}")
-        if targets:
-            self.console.print(f"{targets - len(failed)} of {targets} targets met")
-        self.console.print(f"the records are in {self.path}", soft_wrap=True)
 
 
 @bench_app.command()
@@ -147,25 +82,38 @@ def collectives(
 
     findings = Findings("collectives", as_json, output)
     chosen, numel = split_list(codecs) if codecs else CODECS, parse_sizes(size)[0] // 4
-    for link in _links(links, LINKS, or_loopback):
+    for link in chosen_links(links, LINKS, or_loopback):
         with findings.progress(f"averages, link {link}") as tell:
             rows = bench_collectives(link, hosts, chosen, turns, numel=numel, tell=tell)
         findings.add(rows, collective_table(rows))
     findings.close()
 
 
-def _links(text: str | None, usual: Sequence[str], or_loopback: bool) -> list[str]:
-    """The links that are asked for; where none can be shaped, those that need no shaping, if that is wished."""
-    from thinwire_lab.bench.results import spread
-    from thinwire_lab.lab import why_no_thin_links
-    from thinwire_lab.lab.rates import parse_rate
+@bench_app.command()
+def aggregation(
+    links: LinksOption = None,
+    hosts: HostsOption = 4,
+    size: Annotated[str, typer.Option(help="Bytes that are averaged.")] = "25m",
+    turns: TurnsOption = 7,
+    or_loopback: OnlyPossibleOption = False,
+    as_json: JsonOption = False,
+    output: OutputOption = None,
+) -> None:
+    """The comparison of the GradiVeQ paper: its ring, QSGD encoded at every hop, and QSGD in shards, at ratio 8.
 
-    chosen = spread(text) if text else list(usual)
-    thin = [link for link in chosen if parse_rate(link) is not None]
-    if or_loopback and thin and (reason := why_no_thin_links()) is not None:
-        typer.echo(f"Links cannot be shaped here, so {', '.join(thin)} are left out: {reason}.", err=True)
-        return [link for link in chosen if link not in thin]
-    return chosen
+    Example:
+
+      thinwire bench aggregation -o docs/results/aggregation.jsonl
+    """
+    from thinwire_lab.bench.aggregation import LINKS, aggregation_table, bench_aggregation
+    from thinwire_lab.bench.results import parse_sizes
+
+    findings = Findings("aggregation", as_json, output)
+    for link in chosen_links(links, LINKS, or_loopback):
+        with findings.progress(f"aggregation, link {link}") as tell:
+            rows = bench_aggregation(link, hosts, turns, parse_sizes(size)[0] // 4, tell)
+        findings.add(rows, aggregation_table(rows))
+    findings.close()
 
 
 @bench_app.command()
@@ -200,7 +148,7 @@ def ddp(
 
     chosen = split_list(codecs) if codecs else [*CODECS, *HOOKS]
     workloads = _workloads(model, batch, width)
-    places = _links(links, ("1gbit",) if trace else LINKS, or_loopback)
+    places = chosen_links(links, ("1gbit",) if trace else LINKS, or_loopback)
     if trace is not None:
         name, workload = next(iter(workloads.items()))
         codec = chosen[0] if codecs else "qsgd"
@@ -213,6 +161,36 @@ def ddp(
             with findings.progress(f"{name}, link {link}") as tell:
                 rows = bench_ddp(name, workload, link, hosts, chosen, steps, tell=tell)
             findings.add(rows, ddp_table(rows))
+    findings.close()
+
+
+@bench_app.command()
+def outer(
+    links: LinksOption = None,
+    hosts: HostsOption = 4,
+    contenders: Annotated[str | None, typer.Option(help="Presets of outer steps, with options.")] = None,
+    width: Annotated[int, typer.Option(help="Width of the GPT: the size of the model.")] = 192,
+    batch: Annotated[int, typer.Option(help="Examples in a batch, on each rank.")] = 2,
+    turns: TurnsOption = 3,
+    or_loopback: OnlyPossibleOption = False,
+    as_json: JsonOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Steps beside the exchange of outer steps, against steps without any communication.
+
+    Example:
+
+      thinwire bench outer --links 50mbit --contenders "sparseloco(every=20, overlap=5)"
+    """
+    from thinwire_lab.bench.outer import CONTENDERS, LINKS, bench_outer, outer_table
+    from thinwire_lab.compare.contenders import split_list
+
+    findings = Findings("outer", as_json, output)
+    chosen = split_list(contenders) if contenders else CONTENDERS
+    for link in chosen_links(links, LINKS, or_loopback):
+        with findings.progress(f"link {link}") as tell:
+            rows = bench_outer(link, hosts, chosen, turns, width, batch, tell)
+        findings.add(rows, outer_table(rows))
     findings.close()
 
 
@@ -305,3 +283,4 @@ def everything() -> None:
     collectives(turns=5, or_loopback=True)
     ddp(steps=9, or_loopback=True)
     ddp(model="resnet,gpt", codecs=";".join(FEW), steps=4, or_loopback=True)
+    outer(or_loopback=True)

@@ -23,6 +23,8 @@ def compare(
     codecs: options.CodecsOption = None,
     codec: options.MoreOption = None,
     baseline: options.BaselineOption = None,
+    every: recipes.EveryOption = None,
+    outer: recipes.OuterOption = None,
     hosts: HostsOption = 4,
     link: LinkOption = "200mbit",
     latency: LatencyOption = "0ms",
@@ -60,12 +62,16 @@ def compare(
       thinwire compare --codecs "none; topk(density=0.01)" --baseline ddp
 
       thinwire compare --link 100mbit --seconds 20 --target 0.7
+
+      thinwire compare --codecs "none; qsgd; diloco(every=50); sparseloco"
+
+      thinwire compare --codecs "none; qsgd" --baseline ddp --every 30
     """
     from thinwire_lab.compare.session import Comparison, Session, prepared, typed_command
 
     _check_length(steps, epochs, seconds, evaluate_every)
     comparison = Comparison(
-        contenders=_contenders(codecs, codec or [], baseline),
+        contenders=_contenders(codecs, codec or [], baseline, every, outer),
         recipe=recipes.chosen_recipe(ctx.params, log_every=1),
         recipe_name=recipe,
         lab=_lab_spec(hosts, link, latency, or_loopback),
@@ -106,12 +112,14 @@ def _lab_spec(hosts: int, link: str, latency: str, or_loopback: bool) -> "LabSpe
     return spec
 
 
-def _contenders(codecs: str | None, more: list[str], baseline: str | None) -> "list[Contender]":
+def _contenders(
+    codecs: str | None, more: list[str], baseline: str | None, every: int | None, outer: str | None
+) -> "list[Contender]":
     from thinwire_lab.compare.contenders import parse_contenders, usual_contenders
 
     if codecs is None and not more:
         codecs = usual_contenders()
-    return parse_contenders([text for text in (codecs, *more, baseline) if text])
+    return parse_contenders([text for text in (codecs, *more, baseline) if text], every, outer)
 
 
 def _accuracy(target: float | None) -> float | None:

@@ -2,10 +2,11 @@
 
 import json
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Annotated
 
 import typer
+
+from thinwire.cli.unknown import unknown_option
 
 HostsOption = Annotated[int, typer.Option(help="Number of hosts, each in a network namespace of its own.")]
 LinkOption = Annotated[
@@ -40,30 +41,16 @@ def run(
 
       thinwire run --hosts 2 --link 1gbit -- -m thinwire train --codec qsgd
     """
-    from thinwire_lab.lab import LabSpec
+    from thinwire_lab.lab import LabError, LabSpec
     from thinwire_lab.lab import run as run_in_lab
 
     argv = script[1:] if script[0] == "--" else script
-    if argv is script:
-        _check_no_option(ctx, script[0])
+    if argv is script and (wrong := unknown_option(ctx, script[0])) is not None:
+        raise LabError(wrong)
     spec = LabSpec(hosts=hosts, links=link, latency=latency)
     raise typer.Exit(
         run_in_lab(spec, argv, procs_per_host, tell=lambda line: typer.echo(f"thinwire: {line}", err=True))
     )
-
-
-def _check_no_option(ctx: typer.Context, first: str) -> None:
-    """Refuse an option that was mistyped: the parser lets it pass, because `-m` is not an option but belongs to the
-    script."""
-    if not first.startswith("-") or first == "-m":
-        return
-    from thinwire_lab.lab import LabError
-
-    name = first.partition("=")[0]
-    known = [option for parameter in ctx.command.params for option in parameter.opts if option.startswith("-")]
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"its options are {', '.join(known)}."
-    raise LabError(f"`thinwire run` has no option {name!r}; {hint}")
 
 
 @lab_app.command("test")

@@ -20,6 +20,12 @@ CodecOption = Annotated[
     str,
     typer.Option(help="Chain, preset or plan file that compresses the gradients.", autocompletion=complete_codec),
 ]
+EveryOption = Annotated[
+    int | None, typer.Option(help="Outer steps: exchange differences of weights after so many steps.")
+]
+OuterOption = Annotated[
+    str | None, typer.Option(help='Their optimizer: "nesterov(lr=0.7, momentum=0.9)" unless given, "sgd(lr=1)".')
+]
 DataOption = Annotated[
     str | None,
     typer.Option(help="fashion-subset, fashion, or a path: CIFAR-10, Fashion-MNIST, .npz; a text file for a GPT."),

@@ -1,9 +1,11 @@
 """Who takes part in a comparison: thinwire's own chains and plans, and PyTorch's ways as baselines.
 
 none, qsgd(bits=4), plan.yaml    a chain, a preset or a file of rules, attached as a user would attach it
+auto, auto(quality=balanced)     what `attach` chooses while the model trains
 ddp                              DistributedDataParallel without any hook
 torch-fp16, torch-bf16           PyTorch's own hooks that halve every number
 torch-powersgd(rank=4)           PyTorch's PowerSGD hook, in one bucket: with several it aborts over Gloo
+sparseloco, diloco(every=50)     outer steps: a preset of `attach_outer`, with options if need be
 headroom                         nothing is sent at all: the speed that no codec can exceed, and no training result
 """
 
@@ -15,12 +17,15 @@ from typing import Any, Protocol
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
-from thinwire import Codec, Handle, Plan, attach
+from thinwire import AutoSettings, Codec, Handle, OuterSettings, Plan, attach
 from thinwire.core.plan import Decision
 from thinwire.core.text import NAMES
 from thinwire.errors import CodecError
+from thinwire.outer.settings import preset_name
 from thinwire_lab.compare.hooks import timed_hook
+from thinwire_lab.compare.outer import AttachedOuter, described, outer_text
 from thinwire_lab.report.record import Layer
 
 BASELINES = ("ddp", "headroom", "torch-fp16", "torch-bf16", "torch-powersgd")
@@ -50,6 +55,8 @@ class Contender:
     baseline: bool = False
     rank: int = 0
     ddp_options: dict[str, Any] = field(default_factory=dict)
+    outer: OuterSettings | None = None
+    auto: bool = False
 
     @property
     def trains(self) -> bool:
@@ -58,8 +65,8 @@ class Contender:
 
     @property
     def plan(self) -> Plan | None:
-        """What decides on every parameter; PyTorch's ways have none."""
-        return None if self.baseline else Plan.parse(self.text)
+        """What decides on every parameter's gradient; PyTorch's ways, outer steps and auto have none from the start."""
+        return None if self.baseline or self.outer is not None or self.auto else Plan.parse(self.text)
 
     def attach(self, model: nn.Module, seed: int) -> Compressor:
         """Let this contender average the gradients of a model."""
@@ -68,6 +75,10 @@ class Contender:
         if self.baseline and name != "headroom":
             return timed_hook(model, name, self.rank)
         return Attached(attach(model, self.text if self.trains else "none", seed=seed, headroom=not self.trains))
+
+    def attach_outer(self, model: nn.Module, optimizer: Optimizer, seed: int, scaler: Any) -> Compressor:
+        """Let this contender exchange differences of weights."""
+        return AttachedOuter(model, optimizer, self.text, seed, scaler)
 
 
 class Attached:
@@ -116,6 +127,13 @@ def usual_contenders() -> str:
 def parse_contender(text: str) -> Contender:
     """The contender of this name, or of the chain that the text is; a wrong one is refused before anything runs."""
     text = text.strip()
+    if preset_name(text) is not None:
+        settings = OuterSettings.of(text)
+        Plan.parse(settings.codec)
+        return Contender(text, described(settings), outer=settings)
+    auto = AutoSettings.of(text)
+    if auto is not None:
+        return Contender(text, str(auto), auto=True)
     match = _BASELINE.fullmatch(text)
     if match is None or match["name"] not in BASELINES:
         if text.startswith("torch-"):
@@ -131,9 +149,17 @@ def parse_contender(text: str) -> Contender:
     return Contender(text, text, True)
 
 
-def parse_contenders(texts: Sequence[str]) -> list[Contender]:
-    """All contenders of some texts that each may list several; one that is named twice takes part once."""
+def parse_contenders(texts: Sequence[str], every: int | None = None, outer: str | None = None) -> list[Contender]:
+    """All contenders of some texts that each may list several; one that is named twice takes part once.
+
+    With `every`, each codec is exchanged in outer steps; baselines and presets of outer steps stay what they are.
+    """
     found = [parse_contender(part) for text in texts for part in split_list(text)]
+    if every is not None:
+        texts = [c.text if c.baseline or c.outer else outer_text(c.text, every, outer) for c in found]
+        found = [parse_contender(text) for text in texts]
+    elif outer is not None:
+        raise CodecError(f"--outer {outer} says what outer steps do, and there are none; give --every too.")
     return list({contender.text: contender for contender in found}.values())
 
 

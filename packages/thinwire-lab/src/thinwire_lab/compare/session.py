@@ -16,7 +16,7 @@ from thinwire import __version__
 from thinwire.machine import machine
 from thinwire_lab.compare.contenders import Contender
 from thinwire_lab.compare.worker import Job, Message, Trial
-from thinwire_lab.lab import Lab, LabError, LabSpec
+from thinwire_lab.lab import Lab, LabError, LabSpec, launch
 from thinwire_lab.recipes import Batches, Recipe, RecipeError, load_data
 from thinwire_lab.recipes.budget import EVALUATIONS, check_seconds
 from thinwire_lab.recipes.evaluation import guess_accuracy
@@ -117,7 +117,8 @@ class Session:
         recipe, seconds, target = self.comparison.recipe, self.comparison.seconds, self.comparison.target
         job = Job(recipe=recipe, trials=self.waiting, seconds=seconds, target=target)
         self._forget()
-        code = cluster.launch(
+        code = launch(
+            cluster,
             ["-m", "thinwire_lab.compare.worker", job.to_json()],
             self.comparison.procs_per_host,
             echo=lambda line: self._hear(line, keep),

@@ -20,6 +20,7 @@ from torch import distributed as dist
 from torch import nn
 
 from thinwire_lab.compare.contenders import Compressor, Contender, parse_contender
+from thinwire_lab.compare.outer import LOGGED_EVERY
 from thinwire_lab.compare.traffic import Traffic
 from thinwire_lab.recipes import Data, Recipe, joined_world, load_data, train
 from thinwire_lab.report.jsonl import parse
@@ -110,10 +111,18 @@ class Probe:
         self.traffic = Traffic()  # what the model's construction sent does not count
         return self.compressor
 
+    def prepare_outer(self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any) -> Compressor:
+        self.parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        self.compressor = self.contender.attach_outer(model, optimizer, self.trial.seed, scaler)
+        self.traffic = Traffic()
+        return self.compressor
+
     def on_step(self, done: int) -> None:
         self.sent.append(self.traffic.total())
 
     def on_record(self, record: dict[str, Any]) -> None:
+        if self.contender.outer is not None:
+            self.sent[-1] = self.traffic.total()  # with the round that comes before the end
         step = self._step(record)
         self.steps.append(step)
         self._say(step)
@@ -166,7 +175,8 @@ def summary_of(probe: Probe, bytes_per_step: float | None) -> Summary:
     """Medians leave out the first few steps, in which everything is slow for the first time."""
     trial, steps = probe.trial, probe.steps
     settled = steps[min(5, len(steps) // 3) :]
-    step_seconds, exposed = _median([s.step_seconds for s in settled]), _median([s.exposed_seconds for s in settled])
+    step_seconds = step_seconds_of(settled, probe.contender.outer is not None)
+    exposed = _median([s.exposed_seconds for s in settled])
     ring = 8 * (probe.ranks - 1) * -(-probe.parameters // probe.ranks)
     tail = [s.loss for s in steps[-max(1, len(steps) // 10) :] if s.loss is not None]
     reached = [e.seconds for e in probe.evals if probe.job.target is not None and e.accuracy >= probe.job.target]
@@ -194,6 +204,13 @@ def summary_of(probe: Probe, bytes_per_step: float | None) -> Summary:
     )
 
 
+def step_seconds_of(steps: Sequence[Step], outer: bool) -> float | None:
+    """The usual time of a step; with outer steps the mean, because a median would leave the rounds out."""
+    if not outer or len(steps) < 2:
+        return _median([s.step_seconds for s in steps])
+    return (steps[-1].seconds - steps[0].seconds) / (steps[-1].step - steps[0].step)
+
+
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
@@ -205,11 +222,15 @@ def run_trial(trial: Trial, job: Job, data: Data, rank: int, ranks: int) -> None
     if rank == 0:
         Message("begin", trial.run).say()
     dist.barrier()
+    outer = contender.outer is not None
     recipe = replace(job.recipe, seed=trial.seed)
+    if outer:
+        recipe = replace(recipe, log_every=LOGGED_EVERY)
     train(
         recipe,
         seconds=job.seconds,
-        prepare=probe.prepare,
+        prepare=None if outer else probe.prepare,
+        prepare_outer=probe.prepare_outer if outer else None,
         on_step=probe.on_step,
         on_record=probe.on_record,
         data=data,

@@ -2,7 +2,7 @@
 
 from thinwire_lab.lab.cluster import Lab, why_no_thin_links
 from thinwire_lab.lab.keeper import remove_leftovers
-from thinwire_lab.lab.launcher import run
+from thinwire_lab.lab.launcher import launch, run
 from thinwire_lab.lab.measure import LinkSpeed, measure_links
 from thinwire_lab.lab.rates import LabError, LabSpec, parse_delay, parse_rate, show_rate
 
@@ -11,6 +11,7 @@ __all__ = [
     "LabError",
     "LabSpec",
     "LinkSpeed",
+    "launch",
     "measure_links",
     "parse_delay",
     "parse_rate",

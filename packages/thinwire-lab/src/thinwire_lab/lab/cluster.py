@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal
@@ -22,7 +22,7 @@ class Lab:
 
         with Lab(hosts=4, links="1gbit,1gbit,100mbit,1gbit") as lab:
             lab.popen(0, ["ping", "-c1", "host2"]).wait()
-            exit_code = lab.launch(["train.py", "--epochs", "1"])
+            exit_code = launch(lab, ["train.py", "--epochs", "1"])
 
     Uses root where it is root, otherwise a user namespace in which an ordinary user may make networks.
     """
@@ -97,20 +97,6 @@ class Lab:
         )
         self._running[process.pid] = (process, mark)
         return process
-
-    def launch(
-        self,
-        argv: Sequence[str],
-        procs_per_host: int = 1,
-        *,
-        env: Mapping[str, str] | None = None,
-        echo: Callable[[str], None] | None = None,
-        grace: float = 10.0,
-    ) -> int:
-        """Runs a script on all hosts under torchrun as one multi-node job; see `launcher.launch`."""
-        from thinwire_lab.lab.launcher import launch
-
-        return launch(self, argv, procs_per_host, env=env, echo=echo, grace=grace)
 
     def end(self, processes: Sequence["subprocess.Popen[bytes]"], grace: float = 5.0) -> None:
         """Asks processes to end, waits for at most the grace time, then kills them and all they have started."""

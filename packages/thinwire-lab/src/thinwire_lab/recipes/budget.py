@@ -31,20 +31,22 @@ class StepBudget:
 class TimeBudget:
     """Seconds of training by the clock of the first rank, as many steps as fit.
 
-    The last step is the one during which the time runs out. The first rank's clock is broadcast after every step, so
-    that all ranks have the same learning rate and stop at the same step.
+    The last step is the one during which the time runs out. The first rank's clock is broadcast after every `every`
+    steps, so that all ranks have the same learning rate and stop at the same step.
     """
 
     total_steps = None
 
-    def __init__(self, recipe: Recipe, seconds: float, clock: Clock, place: Place) -> None:
+    def __init__(self, recipe: Recipe, seconds: float, clock: Clock, place: Place, every: int = 1) -> None:
         check_seconds(seconds)
-        self.recipe, self.seconds, self.clock, self.place = recipe, seconds, clock, place
+        self.recipe, self.seconds, self.clock, self.place, self.every = recipe, seconds, clock, place, every
         self.evaluates = False
         self._share = self._passed()
 
     def count(self, done: int) -> None:
-        before, self._share = self._share, self._passed()
+        before = self._share
+        if done % self.every == 0:
+            self._share = self._passed()
         self.evaluates = self.is_over or int(EVALUATIONS * self._share) > int(EVALUATIONS * before)
 
     @property

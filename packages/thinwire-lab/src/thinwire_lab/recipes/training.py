@@ -7,6 +7,7 @@ more than once does so inside one `joined_world()`, because torchrun lets a proc
 
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -37,6 +38,9 @@ from thinwire_lab.recipes.records import Record, Recorder
 MAY_CHANGE_ON_RESUME = ("steps", "log_every", "evaluate_every", "test_limit")
 
 
+PrepareOuter = Callable[[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler], object]
+
+
 @runtime_checkable
 class Stateful(Protocol):
     """What `prepare` may return to have its state kept in checkpoints: dicts of tensors, numbers and strings."""
@@ -51,6 +55,15 @@ class Measured(Protocol):
     """What `prepare` may return to have its figures added to every record: a handle, or something like it."""
 
     def metrics(self) -> StepMetrics | Mapping[str, object] | None: ...
+
+
+@runtime_checkable
+class Rounds(Protocol):
+    """What outer steps do around an evaluation: between rounds, every rank has weights of its own."""
+
+    def synchronize(self) -> object: ...
+
+    def agreed(self) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,7 @@ def train(
     *,
     seconds: float | None = None,
     prepare: Callable[[nn.Module], object] | None = None,
+    prepare_outer: PrepareOuter | None = None,
     on_step: Callable[[int], bool | None] | None = None,
     on_record: Callable[[Record], None] | None = None,
     data: Data | None = None,
@@ -85,6 +99,9 @@ def train(
     """Trains the recipe on all ranks of this job: its steps, or as many as fit into `seconds` of training.
 
     `prepare(model)` may attach a compressor; the model is a DistributedDataParallel if there are several ranks.
+    `prepare_outer(model, optimizer, scaler)` attaches outer steps to the plain model, in place of
+    DistributedDataParallel; then evaluations are of the weights that the ranks agreed on last, and a last round comes
+    before the end.
     `on_step(steps done)` ends the run by returning True, on all ranks at the same step. `on_record` gets every record.
     `checkpoint` is a folder written every `checkpoint_every` steps and at the end; `resume` one to go on from.
     `ddp_options` go to DistributedDataParallel as they are. `plan` is what `prepare` attaches: where its chains carry
@@ -93,7 +110,7 @@ def train(
     with joined_world(device) as place:
         data = data if data is not None else load_data(recipe)
         batches = Batches(data.train, batch=recipe.batch, seed=recipe.seed, rank=place.rank, ranks=place.ranks)
-        run = _Run(recipe, fresh_model(recipe, data), place, prepare, ddp_options or {}, plan)
+        run = _Run(recipe, fresh_model(recipe, data), place, prepare, prepare_outer, ddp_options or {}, plan)
         first = run.restore(Path(resume)) if resume is not None else 0
         budget = run.budget(first, seconds)
         with run.recorder(metrics, first, budget.total_steps, progress) as recorder:
@@ -102,6 +119,8 @@ def train(
                 done = step + 1
                 budget.count(done)
                 last = (on_step is not None and on_step(done) is True) or budget.is_over
+                if last and isinstance(run.compressor, Rounds):
+                    run.compressor.synchronize()
                 result = run.evaluate(data.test) if last or budget.evaluates else None
                 log = result is not None or _is_due(done, recipe.log_every)
                 record = run.record(done, loss, result) if log else None
@@ -129,19 +148,23 @@ class _Run:
         model: nn.Module,
         place: Place,
         prepare: Callable[[nn.Module], object] | None,
+        prepare_outer: PrepareOuter | None,
         ddp_options: Mapping[str, Any],
         plan: Plan | None,
     ) -> None:
         torch.manual_seed(recipe.seed + place.rank)  # for whatever else draws; weights and batches have their own
         self.recipe, self.place = recipe, place
         self.model = model.to(place.device)
-        self.parallel = DistributedDataParallel(self.model, **ddp_options) if place.ranks > 1 else self.model
+        alone = place.ranks == 1 or prepare_outer is not None
+        self.parallel = self.model if alone else DistributedDataParallel(self.model, **ddp_options)
         self.compressor = prepare(self.parallel) if prepare is not None else None
         # One rank alone sends nothing, so no chain is there to have the momentum.
         self.optimizer = make_optimizer(recipe, self.model, plan if place.ranks > 1 else None)
         kind = place.device.type  # float16 needs its loss scaled, bfloat16 has the range of float32
         self.precision = torch.float16 if kind == "cuda" else torch.bfloat16
         self.scaler = torch.amp.GradScaler(kind, enabled=recipe.amp and kind == "cuda")
+        if prepare_outer is not None and place.ranks > 1:
+            self.compressor = prepare_outer(self.model, self.optimizer, self.scaler)
         self.clock = Clock(place.device)
         self.lr = recipe.lr
         self.records: list[Record] = []
@@ -153,7 +176,9 @@ class _Run:
             if first >= self.recipe.steps:
                 raise StateError(f"the run has done its {first} steps; give more than {first} to go on.")
             return StepBudget(self.recipe, first)
-        budget = TimeBudget(self.recipe, seconds, self.clock, self.place)
+        # steps between outer steps send nothing, and must not wait for a clock either
+        every = self.recipe.log_every if isinstance(self.compressor, Rounds) else 1
+        budget = TimeBudget(self.recipe, seconds, self.clock, self.place, every)
         if budget.is_over:
             raise StateError(f"the run has trained for its {seconds:g} seconds; give more than {seconds:g} to go on.")
         return budget
@@ -180,7 +205,8 @@ class _Run:
         return loss
 
     def evaluate(self, part: Part) -> Evaluation:
-        with self.clock.stopped():
+        agreed = self.compressor.agreed() if isinstance(self.compressor, Rounds) else nullcontext()
+        with self.clock.stopped(), agreed:
             limit = self.recipe.test_limit
             return evaluate(self.model, part, limit=limit, rank=self.place.rank, ranks=self.place.ranks)
 
@@ -223,13 +249,12 @@ class _Run:
         if differing:
             values = ", ".join(f"{n}={state['recipe'].get(n)!r} there, {ours[n]!r} here" for n in differing)
             raise StateError(f"the checkpoint in {folder} belongs to another recipe ({values}); resume with its own.")
-        # first, because it is the one that compares the ranks and may refuse
-        if isinstance(self.compressor, Stateful):
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(self.compressor, Stateful):  # outer steps compare the model with their own state
             self.compressor.load_state_dict(state["extra"])
         elif state["extra"]:
             raise StateError(f"the checkpoint in {folder} holds a compressor's state; attach the same one to resume.")
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         torch.set_rng_state(state["random"])
         self.clock = Clock(self.place.device, state["seconds"])
