@@ -2,7 +2,7 @@
 
 python -m benchmarks.claims [--images cifar10.npz] [--text some.txt.xz] [--only variance]
 
-With --only, one measurement is run, and its claims are printed; no file is written.
+With --only, one measurement is run, and its claims and tables are printed; no file is written.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.claims.measurements import MEASUREMENTS, measure_claims, public_circumstances, write_claims
-from benchmarks.claims.page import claims_table
+from benchmarks.claims.page import claims_table, section
 from benchmarks.claims.recording import record_all
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     recordings = record_all(chosen.images, chosen.text)
     findings, drawings = measure_claims(recordings, chosen.only)
     if chosen.only:
-        print(claims_table(findings))
+        print("\n\n".join([claims_table(findings), *(section(finding) for finding in findings)]))
         return
     about = public_circumstances() | {"processor time": f"{(time.process_time() - began) / 60:.1f} minutes, one thread"}
     notes = [f"Recorded: {', '.join(r.name for r in recordings)}."]

@@ -3,10 +3,19 @@
 from collections.abc import Mapping, Sequence
 
 from benchmarks.claims.errors import FFT, RIVALS, SHORT_TOPK, Point, Rivalry, at_bits
-from benchmarks.claims.findings import Claim, Figures, Finding, percent, short, verdict
+from benchmarks.claims.findings import UNMEASURED, Claim, Figures, Finding, percent, short, verdict
 
 BITS = (0.5, 1.1, 2.1, 4.1)  # a scale for each bucket of 512 takes 1/16 bit
 PAPERS_RIVALS = [name for name in RIVALS if name not in (FFT, SHORT_TOPK)]
+
+
+GPU_CLAIM = Claim(
+    "FFT",
+    "fast on GPUs",
+    "yes",
+    "not verified: this project has never run on a GPU, and has no kernels for one",
+    UNMEASURED,
+)
 
 
 def error_finding(found: Mapping[str, Mapping[str, Sequence[Point]]], rivals: Sequence[Rivalry]) -> Finding:
@@ -24,7 +33,7 @@ def error_finding(found: Mapping[str, Mapping[str, Sequence[Point]]], rivals: Se
         header = ("codec", *(f"{bits:g} bits" for bits in BITS))
         caption = f"Energy lost at equal bits for a number, {recording} (interpolated; single points as (bits) loss)"
         finding.figures.append(Figures(caption, header, rows))
-    finding.claims.append(_fft_claim(rivals))
+    finding.claims += [_fft_claim(rivals), GPU_CLAIM]
     header = ("gradient", "bits", *(f"`{name}`" for name in RIVALS))
     rows = [[r.title, short(r.bits), *("" if v is None else percent(v) for v in r.lost.values())] for r in rivals]
     caption = "Energy lost by the FFT chain at theta = 0.85 and 10 bits, and by others at as many bytes"

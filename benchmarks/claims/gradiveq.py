@@ -9,8 +9,9 @@ from torch import Tensor
 
 from benchmarks.claims.recording import Recording
 from thinwire import PCA, Slot, simulate
-from thinwire.stages.pca_basis import Basis, Layout, coefficients, decompose, lay_out, reconstruct, take_sample
-from thinwire.stages.pca_basis import start_sampling as clear
+from thinwire.stages.pca_basis import Basis, Layout, coefficients, lay_out, reconstruct
+from thinwire.stages.pca_samples import decompose, take_sample
+from thinwire.stages.pca_samples import start_sampling as clear
 from thinwire_lab.recipes.simulated import RecordedStep
 
 LINEAR = ("pca(ratio=8, warmup=0, sample=6)", "powersgd(rank=2)", "fft", "dct", "hadamard")
@@ -102,7 +103,7 @@ def learn(samples: Tensor, form: str, ratio: float, length: int | None = None) -
     state: dict[str, object] = {}
     clear(state)
     for step in samples:
-        take_sample(state, layout.rows(step.reshape(-1)), count, pool, True, True)
+        take_sample(state, [layout.rows(step.reshape(-1))], count, pool, True, True)
     columns = decompose(state, pool, kept, None) if kept else None
     if columns is None:
         return None

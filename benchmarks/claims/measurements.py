@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.claims.aggregation import aggregation_text, replaced
+from benchmarks.claims.choice import choice_finding
 from benchmarks.claims.errors import QUANTISERS, SELECTORS, curves, rivalries
 from benchmarks.claims.errors_findings import error_finding
 from benchmarks.claims.findings import Finding
@@ -23,6 +25,7 @@ from benchmarks.claims.plots import (
 from benchmarks.claims.recording import Recording
 from benchmarks.claims.recovery import recoveries, recovery_finding
 from benchmarks.claims.support import support, support_finding
+from benchmarks.claims.transform import transform_finding
 from benchmarks.claims.variance import spreads, variance_finding
 from thinwire_lab.bench.timing import circumstances
 
@@ -44,10 +47,18 @@ def measure_age(recordings: Sequence[Recording]) -> Result:
     return age_finding(found), (4.2, partial(draw_age, found=found))
 
 
+def measure_choice(recordings: Sequence[Recording]) -> Result:
+    return choice_finding(recordings), None
+
+
 def measure_errors(recordings: Sequence[Recording]) -> Result:
     families = {**QUANTISERS, **SELECTORS}
     found = {r.name: curves(families, r.series, r.weights) for r in recordings}
     return error_finding(found, rivalries(recordings)), (2.0 + 3.2 * len(found), partial(draw_errors, found=found))
+
+
+def measure_transform(recordings: Sequence[Recording]) -> Result:
+    return transform_finding(recordings), None
 
 
 def measure_recovery(recordings: Sequence[Recording]) -> Result:
@@ -68,7 +79,9 @@ MEASUREMENTS: dict[str, Callable[[Sequence[Recording]], Result]] = {
     "linearity": measure_linearity,
     "order": measure_order,
     "age": measure_age,
+    "choice": measure_choice,
     "errors": measure_errors,
+    "transform": measure_transform,
     "recovery": measure_recovery,
     "support": measure_support,
     "variance": measure_variance,
@@ -99,7 +112,9 @@ def write_claims(
     output.parent.mkdir(parents=True, exist_ok=True)
     save_plots(output.with_suffix(""), drawings)
     convergence = convergence_text(output.parent / "results" / "convergence.json")
-    output.write_text(page(findings, about, notes, convergence), encoding="utf-8")
+    text = page(findings, about, notes, convergence)
+    times = aggregation_text(output.parent / "results" / "aggregation.jsonl")
+    output.write_text(replaced(text, times), encoding="utf-8")
 
 
 def public_circumstances() -> dict[str, Any]:

@@ -21,14 +21,17 @@ def page(findings: Sequence[Finding], about: Mapping[str, Any], notes: Sequence[
     parts += list(notes)
     parts += ["## Claims", claims_table(findings), "## Where a method loses", _losses(findings)]
     parts += ["## Convergence", convergence]
-    for finding in findings:
-        parts.append(f"## {finding.title}")
-        if finding.explanation:
-            parts.append(finding.explanation)
-        if finding.plot:
-            parts.append(f"![{finding.title}](claims/{finding.plot}.svg)")
-        parts += [f"{figures.caption}:\n\n{table(figures)}" for figures in finding.figures]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *(section(finding) for finding in findings)]) + "\n"
+
+
+def section(finding: Finding) -> str:
+    """A finding's explanation, picture and tables."""
+    parts = [f"## {finding.title}"]
+    if finding.explanation:
+        parts.append(finding.explanation)
+    if finding.plot:
+        parts.append(f"![{finding.title}](claims/{finding.plot}.svg)")
+    return "\n\n".join([*parts, *(f"{figures.caption}:\n\n{table(figures)}" for figures in finding.figures)])
 
 
 def _circumstances(about: Mapping[str, Any]) -> str:

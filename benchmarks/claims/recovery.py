@@ -10,7 +10,7 @@ from thinwire_lab.recipes.recipe import Recipe
 from thinwire_lab.recipes.simulated import train_simulated
 
 THETA, DIAL = 0.995, 0.5
-CODEC = f"feedback(keep=off) | fftsgd(theta={THETA})"
+CODEC = f"feedback(keep=off) | fftsgd(theta={THETA}, transform=always)"
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,19 @@ def test_wrong_options_are_refused(words: list[str], complaint: str, capsys: pyt
     assert complaint in capsys.readouterr().err
 
 
+def test_rows_are_chosen_by_their_titles() -> None:
+    everything = chosen_cases(cases.PARTS, quick=False)
+    assert against.titled_cases(everything, None) == everything
+    chosen = against.titled_cases(everything, ["average_gradients, 25 MiB, fftsgd", "vgg, none, 1gbit"])
+    assert [case.title for case in chosen] == [
+        "average_gradients, 25 MiB, fftsgd, loopback",
+        "average_gradients, 25 MiB, fftsgd, 1gbit",
+        "vgg, none, 1gbit",
+    ]
+    with pytest.raises(SystemExit, match="no row has 'averages' in its title, such as 'encode, 64 MiB, qsgd"):
+        against.titled_cases(everything, ["none", "averages"])
+
+
 def test_an_unknown_revision_is_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(against, "installed", lambda revision: pytest.fail("something is built"))
     with pytest.raises(SystemExit, match=r"'no-such-revision' is none; `git log`"):

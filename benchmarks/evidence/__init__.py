@@ -1,0 +1,1 @@
+"""Trainings at the papers' own settings beside gentler ones: `python -m benchmarks.evidence`."""

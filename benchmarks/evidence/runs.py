@@ -1,0 +1,126 @@
+"""One simulated training: its test figure at several steps, and the bytes that were sent until then."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.evidence.adam import AdamVariant, Variant
+from benchmarks.evidence.tasks import Line, Task
+from thinwire import Plan
+from thinwire_lab.recipes.compressed import CompressedAverage
+from thinwire_lab.recipes.data import Data, Images
+from thinwire_lab.recipes.evaluation import evaluate
+from thinwire_lab.recipes.outer import OuterSimulation
+from thinwire_lab.recipes.recipe import Recipe, load_data
+from thinwire_lab.recipes.simulated import Gradients, Simulation, mean
+from thinwire_lab.report.jsonl import build, read_lines, to_line
+
+WRITER = "python -m benchmarks.evidence"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished training; `curve` has (step, bytes sent by a rank until then, test figure)."""
+
+    task: str
+    codec: str
+    seed: int
+    steps: int
+    ratio: float
+    curve: list[list[float]]
+
+    @property
+    def final(self) -> float:
+        return self.curve[-1][2]
+
+
+def evaluation_steps(steps: int) -> list[int]:
+    """Where the test figure is taken: early steps too, since an uncompressed run has few for equal bytes."""
+    shares = (1 / 64, 1 / 32, 1 / 24, 1 / 16, 1 / 12, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1)
+    return sorted({max(1, round(share * steps)) for share in shares})
+
+
+def data_of(task: Task, source: str) -> tuple[Task, Data]:
+    """The task with its data; images of some tasks are made smaller by means of squares of pixels."""
+    task = replace(task, recipe=replace(task.recipe, data=source))
+    data = load_data(task.recipe)
+    if task.pool > 1 and isinstance(data, Images):
+        train, test = (F.avg_pool2d(x, task.pool) for x in (data.train_x, data.test_x))
+        data = replace(data, train_x=train, test_x=test)
+    return task, data
+
+
+def train(task: Task, text: str, seed: int, steps: int, data: Data) -> Run:
+    """Train once, and evaluate on the way; where the chain has momentum, SGD has none."""
+    line, recipe = task.lines[text], replace(task.recipe, seed=seed, steps=steps)
+    trained = (
+        _rounds(task, line, text, recipe, data) if line.outer is not None else _steps(task, line, text, recipe, data)
+    )
+    curve, looked_at, sent = [], evaluation_steps(steps), 0
+    for step, (model_of, sent) in enumerate(trained, 1):
+        if step in looked_at:
+            result = evaluate(model := model_of(), data.test, limit=recipe.test_limit)
+            figure = result.accuracy if task.figure == "accuracy" else result.loss
+            curve.append([float(step), float(sent), figure])
+    numel = sum(p.numel() for p in model.parameters())
+    plain = 8 * (task.ranks - 1) * -(-numel // task.ranks) * steps  # bytes of an fp32 all-reduce in every step
+    return Run(task=task.key, codec=text, seed=seed, steps=steps, ratio=plain / sent if sent else 1.0, curve=curve)
+
+
+def _steps(
+    task: Task, line: Line, text: str, recipe: Recipe, data: Data
+) -> Iterator[tuple[Callable[[], nn.Module], int]]:
+    """The model and the bytes sent after each step with an exchange of gradients."""
+    plan = Plan.parse(line.plan or text)
+    average = CompressedAverage(plan, task.ranks, recipe.seed)
+    simulation = Simulation(recipe, task.ranks, data, plan)
+    if line.adam is not None:
+        simulation.optimizer = adam_variant(line.adam, recipe, simulation.model)
+    for step in range(recipe.steps):
+        gradients, _ = simulation.gradients(step)
+        if isinstance(simulation.optimizer, AdamVariant) and simulation.optimizer.variant.dense:
+            simulation.optimizer.dense = _clipped_mean(gradients, recipe.clip)
+        simulation.apply(step, average(gradients, simulation.weights))
+        yield lambda: simulation.model, average.sent
+
+
+def _rounds(
+    task: Task, line: Line, text: str, recipe: Recipe, data: Data
+) -> Iterator[tuple[Callable[[], nn.Module], int]]:
+    """The weights on which the ranks agreed last, and the bytes sent, after each inner step."""
+    assert line.outer is not None
+    simulation = OuterSimulation(recipe, task.ranks, line.outer, data)
+    for _ in range(recipe.steps):
+        simulation.train_step()
+        yield simulation.common, simulation.average.sent
+
+
+def adam_variant(variant: Variant, recipe: Recipe, model: nn.Module) -> AdamVariant:
+    return AdamVariant(model.parameters(), variant, lr=recipe.lr, weight_decay=recipe.weight_decay)
+
+
+def _clipped_mean(gradients: Sequence[Gradients], limit: float) -> list[torch.Tensor]:
+    """The uncompressed mean gradient, clipped as the compressed one is."""
+    means = list(mean(gradients, gradients[0]).values())
+    norm = float(torch.stack([m.norm() for m in means]).norm())
+    return [m * min(1.0, limit / (norm + 1e-6)) if limit else m for m in means]
+
+
+def read_runs(path: Path) -> list[Run]:
+    """The runs in a file; none if there is no file."""
+    return [build(Run, given) for _, given in read_lines(path, WRITER)] if path.exists() else []
+
+
+def add_run(path: Path, run: Run) -> None:
+    """Append a run, so that nothing is lost when the command is stopped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(to_line(run.__dict__).rstrip("\n") + "\n")
+
+
+def is_done(runs: Sequence[Run], task: str, codec: str, seed: int, steps: int) -> bool:
+    return any((r.task, r.codec, r.seed, r.steps) == (task, codec, seed, steps) for r in runs)

@@ -1,0 +1,103 @@
+"""The evidence command: equal bytes are found on the curve, finished runs are kept, seeds and steps are told."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.evidence.adam import AdamVariant, Variant
+from benchmarks.evidence.page import at_bytes, page
+from benchmarks.evidence.runs import Run, add_run, data_of, evaluation_steps, is_done, read_runs, train
+from benchmarks.evidence.tasks import TASKS
+from thinwire import Plan
+from thinwire_lab.recipes.data import load_images
+
+
+def made(codec: str, seed: int, final: float, sent: float = 100.0, steps: int = 10) -> Run:
+    curve = [[steps / 2, sent / 2, 3.0], [float(steps), sent, final]]
+    return Run(task="text", codec=codec, seed=seed, steps=steps, ratio=1.0, curve=curve)
+
+
+def test_figures_at_equal_bytes_lie_on_the_curve() -> None:
+    run = made("none", 0, 1.0)
+    assert [at_bytes(run, sent) for sent in (10, 50, 75, 100, 500)] == [3.0, 3.0, 2.0, 1.0, 1.0]
+
+
+def test_runs_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path, run = tmp_path / "evidence.jsonl", made("qsgd", 1, 2.0)
+    add_run(path, run)
+    assert read_runs(path) == [run]
+    assert is_done(read_runs(path), "text", "qsgd", 1, 10)
+    assert not is_done(read_runs(path), "text", "qsgd", 2, 10)
+
+
+def test_the_page_tells_seeds_and_steps_and_marks_what_loses() -> None:
+    runs = [made("none", 0, 1.0), made("none", 1, 1.02), made("qsgd", 0, 1.01), made("topk(density=0.01)", 0, 2.0)]
+    text = page(runs, "command")
+    assert "shorter than the 1,500 steps" in text
+    assert "| `topk(density=0.01)` |  | 1.0 × | 2.000 | **−1.000** | −1.000 | 1 |" in text
+    assert "| `qsgd` |  | 1.0 × | 1.010 | −0.010 | −0.010 | 1 |" in text
+    assert page(runs[2:], "command").count("\n## ") == 1  # nothing to compare with, only the list of what is missing
+    assert "- ResNet on CIFAR-10, SGD with momentum 0.9: 0 of 8 lines have been run, 0 with 3 seeds." in text
+
+
+def test_every_line_of_the_tables_is_one() -> None:
+    for task in TASKS.values():
+        assert task.lines["none"].kind == ""
+        for text, line in task.lines.items():
+            if line.outer is None:
+                Plan.parse(line.plan or text)
+
+
+def test_the_variant_of_adam_is_adamw_where_nothing_is_asked_of_it() -> None:
+    torch.manual_seed(0)
+    ours, theirs = (torch.zeros(5, 3, requires_grad=True) for _ in range(2))
+    variant = AdamVariant([ours], Variant(), lr=0.1, weight_decay=0.1)
+    adamw = torch.optim.AdamW([theirs], lr=0.1, betas=(0.9, 0.95), weight_decay=0.1)
+    for _ in range(5):
+        ours.grad = theirs.grad = torch.randn(5, 3)
+        variant.step()
+        adamw.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_frozen_variance_stays_and_takes_the_momentum_of_the_chain() -> None:
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = AdamVariant([weight], Variant(frozen=3), lr=0.1, weight_decay=0.0)
+    moved = []
+    for gradient in (2.0, 2.0, 2.0, 20.0, 40.0):  # from the fourth step on, sums of momentum 0.9
+        before = weight.item()
+        weight.grad = torch.tensor([gradient])
+        optimizer.step()
+        moved.append(before - weight.item())
+    assert moved == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.2])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("text", "least", "most"),
+    [
+        ("none", 0.95, 1.05),
+        ("diloco, every=15", 14.25, 15.75),
+        # whole chunks send 215 times fewer bytes, short ones and what is not compressed more than that
+        ("sparseloco, every=15", 15 * 30, 15 * 215),
+    ],
+)
+def test_a_short_training_with_outer_steps_counts_rounds(text: str, least: float, most: float, tmp_path: Path) -> None:
+    source = tmp_path / "text.txt"
+    source.write_text("a text that repeats itself. " * 400)
+    task, data = data_of(TASKS["rounds"], str(source))
+    task = replace(task, recipe=replace(task.recipe, test_limit=4, batch=1), ranks=2)
+    run = train(task, text, 0, 15, data)
+    assert least <= run.ratio <= most
+
+
+@pytest.mark.timeout(120)
+def test_a_short_training_has_a_curve_of_bytes() -> None:
+    task = replace(TASKS["images"], recipe=replace(TASKS["images"].recipe, batch=2, test_limit=20))
+    run = train(task, "qsgd(bits=4)", 0, 4, load_images())
+    assert [int(point[0]) for point in run.curve] == evaluation_steps(4)
+    assert all(a[1] < b[1] for a, b in pairwise(run.curve))
+    assert 2 < run.ratio < 8
