@@ -53,7 +53,7 @@ def exchanged(all_connections: list[dict[int, Connection]], sizes: list[int], ex
     ranks = len(all_connections)
 
     def body(rank: int) -> list[Numbers]:
-        hops = list(sharded._hops(rank, ranks))
+        hops = list(sharded.hops_of(rank, ranks))
         items = [Numbers(rank, size, hops, exact) for size in sizes]
         Exchange(PipelinedExchange(hops, items, torch.device("cpu")), all_connections[rank], 1, Buffers(), 20.0).run()
         return items
@@ -71,7 +71,7 @@ def test_everyone_gets_what_was_meant_for_it(ranks: int, exact: bool, monkeypatc
     everyone = exchanged(all_connections, sizes, exact)
     close(all_connections)
     for rank, items in enumerate(everyone):
-        hops = list(sharded._hops(rank, ranks))
+        hops = list(sharded.hops_of(rank, ranks))
         for at, item in enumerate(items):
             assert item.sent_hops == list(range(len(hops)))
             for number, hop in enumerate(hops):
@@ -85,7 +85,7 @@ def test_idle_work_is_done_where_ranks_would_wait() -> None:
     done: list[list[int]] = [[], []]
 
     def body(rank: int) -> None:
-        hops = list(sharded._hops(rank, 2))
+        hops = list(sharded.hops_of(rank, 2))
         left = list(range(5))
 
         def work() -> bool:
@@ -120,7 +120,7 @@ def test_an_exchange_ends_when_its_last_message_is_sent() -> None:
     both = connect_all(2)
 
     def body(rank: int) -> Slow:
-        hops = list(sharded._hops(rank, 2))
+        hops = list(sharded.hops_of(rank, 2))
         item = Slow(rank, 0, hops, exact=False)
         Exchange(PipelinedExchange(hops, [item], torch.device("cpu")), both[rank], 1, Buffers(), 5.0).run()
         return item
@@ -134,7 +134,7 @@ def test_an_exchange_ends_when_its_last_message_is_sent() -> None:
 @given(st.integers(2, 6), st.integers(1, 9))
 def test_the_order_is_the_same_at_both_ends_and_nothing_waits_for_itself(ranks: int, frames: int) -> None:
     for rank in range(ranks):
-        hops = sharded._hops(rank, ranks)
+        hops = sharded.hops_of(rank, ranks)
         order = frame_order(hops, frames)
         assert sorted(order) == [(hop, number) for hop in range(len(hops)) for number in range(frames)]
         position = {frame: at for at, frame in enumerate(order)}
@@ -142,9 +142,9 @@ def test_the_order_is_the_same_at_both_ends_and_nothing_waits_for_itself(ranks: 
             if hops[hop].needs >= 0:
                 assert position[(hops[hop].needs, number)] < position[(hop, number)]  # type: ignore[index]
         for peer in range(ranks):
-            theirs = frame_order(sharded._hops(peer, ranks), frames)
+            theirs = frame_order(sharded.hops_of(peer, ranks), frames)
             sent = [frame for frame in order if hops[frame.hop].to == peer]
-            assert sent == [f for f in theirs if sharded._hops(peer, ranks)[f.hop].source == rank]
+            assert sent == [f for f in theirs if sharded.hops_of(peer, ranks)[f.hop].source == rank]
 
 
 @given(st.lists(st.integers(0, 4 * exchange._FRAME_BYTES), min_size=1, max_size=60))
@@ -174,7 +174,7 @@ def test_more_items_than_the_kernel_takes_at_once(exact: bool) -> None:
 def exchange_of(
     rank: int, connections: dict[int, Connection], serial: int = 1, timeout: float = 20.0, size: int = 100
 ) -> Exchange:
-    hops = list(sharded._hops(rank, len(connections) + 1))
+    hops = list(sharded.hops_of(rank, len(connections) + 1))
     op = PipelinedExchange(hops, [Numbers(rank, size, hops, exact=True)], torch.device("cpu"))
     return Exchange(op, connections, serial, Buffers(), timeout)
 

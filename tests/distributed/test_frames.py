@@ -123,7 +123,7 @@ def test_an_absurd_length_is_refused_before_memory_is_reserved(monkeypatch: pyte
     monkeypatch.setattr(Buffers, "empty", noted)
     words = struct.pack("<5I", 1, 0, 0, 2**31 - 1, 0)
     both[1][0].socket.sendall(words + struct.pack("<I", zlib.crc32(words)))
-    hops = list(sharded._hops(0, 2))
+    hops = list(sharded.hops_of(0, 2))
     item = Numbers(0, 100, hops, exact=False)
     item.longest = longest_message(100)
     exchange = Exchange(PipelinedExchange(hops, [item], torch.device("cpu")), both[0], 1, Buffers(), 20.0)
@@ -172,7 +172,7 @@ def announces_too_much(rank: int, ranks: int) -> list[str]:
     """Rank 1 sends more bytes than the others think possible, in every operation that tells lengths over Gloo."""
     length = 5000 if rank == 1 else 5
     item = torch.zeros(length, dtype=torch.uint8)
-    hops = list(sharded._hops(rank, ranks))
+    hops = list(sharded.hops_of(rank, ranks))
     hops_item = Numbers(rank, length, hops, exact=False)
     hops_item.longest = 100
     ops: list[Any] = [

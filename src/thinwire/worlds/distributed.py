@@ -1,12 +1,13 @@
 """The world of processes that torch.distributed joins: it performs operations on a process group."""
 
+import atexit
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -39,13 +40,20 @@ from thinwire.core.spec import Spec
 from thinwire.core.stage import Stage
 from thinwire.errors import WorldError
 from thinwire.worlds.backend import Backend, yield_cpu
-from thinwire.worlds.group import Group, devices_of
+from thinwire.worlds.group import Group, devices_of, process_group
+from thinwire.worlds.process_end import wait_for_gloo
+from thinwire.worlds.staged import device_of, moved_directly, staged
 from thinwire.worlds.tcp.handshake import connect
 from thinwire.worlds.tcp.presence import Presence
 from thinwire.worlds.tcp.transport import TcpTransport
 from thinwire.worlds.transport import Transport
 
+if TYPE_CHECKING:
+    from thinwire.worlds.group import GroupLike
+
 T = TypeVar("T")
+
+atexit.register(wait_for_gloo)
 
 _PRESENCE: "weakref.WeakKeyDictionary[dist.ProcessGroup, Presence | None]" = weakref.WeakKeyDictionary()
 
@@ -55,7 +63,7 @@ def average(
     codec: Codec | Stage | str,
     *,
     slot: Slot | None = None,
-    group: dist.ProcessGroup | None = None,
+    group: "GroupLike" = None,
     seed: int = 0,
     step: int = 0,
     reduction: str | None = None,
@@ -70,7 +78,7 @@ def average(
         tensor: This rank's tensor.
         codec: The codec, or its text; equal on all ranks.
         slot: The codec's memory for this tensor. Keep it between steps: it holds residuals and bases. None forgets.
-        group: The process group; None takes the default one.
+        group: The process group, or a DeviceMesh of one dimension; None takes the default group.
         seed: Seed of random rounding; equal on all ranks.
         step: The number of the step; equal on all ranks.
         reduction: `"summed"`, `"sharded"`, `"gathered"` or `"ring"`; None takes the cheapest.
@@ -92,7 +100,7 @@ def average(
     if out is not None:
         check_out(out, tensor)
     _warn_declined(codec, tensor)
-    world = _world(group)
+    world = _world(process_group(group))
     info = StepInfo(world.rank, world.ranks, seed, step, reduction, buffers=world.buffers)
     return world.drive(average_rounds(codec, tensor, slot, info, weights, out))
 
@@ -145,7 +153,9 @@ class Distributed:
         self._backend = Backend(self._group, self.buffers)
         self._tcp = TcpTransport(self._group, self.buffers)
         self._tcp_devices = devices_of("gloo", group) & {"cpu"}
+        self._moved = moved_directly(group)
         self._counters = Counters()
+        self._named = self.rank, self.ranks  # in errors
 
     @property
     def sent(self) -> int:
@@ -204,6 +214,10 @@ class Distributed:
 
     def _begin(self, op: Collective) -> Callable[[], Any]:
         """Start an operation; the returned function waits for it and returns the reply."""
+        if self.ranks > 1 and device_of(op).type not in self._moved:
+            on_host, back = staged(op)
+            finish = self._begin(on_host)
+            return lambda: back(finish())
         match op:
             case AllReduce():
                 return self._backend.all_reduce(op)
@@ -237,6 +251,11 @@ class Distributed:
             transport.close()
 
     @property
+    def control_device(self) -> torch.device:
+        """Where tensors must be that this group's backend sends."""
+        return self._group.control_device
+
+    @property
     def timeout(self) -> float:
         """Seconds for which the group waits for a peer."""
         return self._group.timeout
@@ -251,8 +270,9 @@ class Distributed:
         return everyone
 
     def share_presence(self, other: "Distributed") -> None:
-        """Use the presence of another group of the same ranks."""
+        """Use the presence of another group that has the same ranks and perhaps more; errors name ranks as it does."""
         _PRESENCE[self._group.process_group] = other._connect_presence()
+        self._named = other._named
 
     def tell_failure(self, reason: BaseException) -> None:
         """Send the other ranks the reason why this one does not take part in the next operation."""
@@ -264,7 +284,9 @@ class Distributed:
         """The error to raise if the backend or a connection fails: it names the rank that is lost."""
         presence = _PRESENCE.get(self._group.process_group)
         who = "a peer may have died or left" if presence is None else presence.explain(self.timeout)
-        return WorldError(f"rank {self.rank} of {self.ranks}: {what} failed; {who} ({str(reason).splitlines()[0]})")
+        rank, ranks = self._named
+        part = f"rank {self.rank} of this part of {self.ranks} ranks: " if ranks != self.ranks else ""
+        return WorldError(f"rank {rank} of {ranks}: {what} failed; {who} ({part}{str(reason).splitlines()[0]})")
 
     def _connect_presence(self) -> Presence | None:
         """The presence of this group; at the first call all ranks connect it, at the same time."""

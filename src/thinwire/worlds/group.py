@@ -1,11 +1,29 @@
 """What worlds and transports must know about a process group."""
 
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 
-from thinwire.errors import WorldError
+from thinwire.errors import CodecError, WorldError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    GroupLike: TypeAlias = dist.ProcessGroup | DeviceMesh | None
+
+
+def process_group(group: "GroupLike") -> dist.ProcessGroup | None:
+    """The process group that a caller means by a group or a mesh of one dimension; None: the default one."""
+    mesh: Any = group
+    if not hasattr(mesh, "get_group"):
+        return mesh  # type: ignore[no-any-return]
+    if mesh.ndim != 1:
+        raise CodecError(
+            f"group must be a mesh of one dimension, such as mesh['replicate']; got {mesh.ndim} dimensions."
+        )
+    return mesh.get_group()  # type: ignore[no-any-return]
 
 
 class Group:

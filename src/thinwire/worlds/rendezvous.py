@@ -14,15 +14,15 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from thinwire.errors import WorldError
-from thinwire.worlds.distributed import Distributed
+from thinwire.worlds.peers import Peers
 
 _COUNTS: dict[str, int] = {}  # rendezvous of a group's ranks so far; a number is never used again
 
 
-def rendezvous(world: Distributed, what: str, timeout: timedelta | None) -> None:
+def rendezvous(world: Peers, what: str, timeout: timedelta | None) -> None:
     """Wait until all ranks have reached the call `what`, for at most `timeout` (None: that of the group)."""
-    store: Store | None = _get_default_store()
-    if world.ranks == 1 or store is None:  # the MPI backend has no store
+    store: Store | None = None if world.ranks == 1 else _get_default_store()
+    if store is None:  # the MPI backend has no store
         return
     members = "-".join(map(str, dist.get_process_group_ranks(world.group)))
     number = _COUNTS[members] = _COUNTS.get(members, 0) + 1
@@ -48,7 +48,7 @@ def rendezvous(world: Distributed, what: str, timeout: timedelta | None) -> None
         )
 
 
-def _decided(keys: Store, world: Distributed, seconds: float) -> dict[str, Any]:
+def _decided(keys: Store, world: Peers, seconds: float) -> dict[str, Any]:
     """The ranks that were missing when the first rank gave up, and after how many seconds; none if all arrived."""
     keys.set(f"rank {world.rank}", "has arrived")
     if keys.add("count", 1) == world.ranks:

@@ -163,7 +163,7 @@ def perform(ops: list[Any]) -> list[Any]:
     """The reply of every rank to one operation that all of them yielded; ranks share no memory."""
     match ops[0]:
         case AllReduce():
-            totals = [_reduced([op.items[i] for op in ops], ops[0].how) for i in range(len(ops[0].items))]
+            totals = [reduced([op.items[i] for op in ops], ops[0].how) for i in range(len(ops[0].items))]
             return [[total.clone() for total in totals] for _ in ops]
         case AllGather():
             return [[[t.clone() for t in op.items] for op in ops] for _ in ops]
@@ -195,7 +195,7 @@ def _send(op: PipelinedExchange, hop: int, index: int) -> Tensor:
     return message
 
 
-def _reduced(tensors: list[Tensor], how: str) -> Tensor:
+def reduced(tensors: list[Tensor], how: str) -> Tensor:
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         if how == "sum":
