@@ -1,16 +1,17 @@
 # make demo    train for equal time over thin links, plain and compressed, and show who gets how far
 # make bench   how fast it is on this machine, beside what it should reach
 # make comparison    the same at length, three seeds, about an hour: docs/results
-# make test    everything a change must pass; make check    the fast part of it, without the tests
+# make test    everything a change must pass; make check    the fast part of it, without the tests; make test-all    more
 # make docs    the documentation as a site, in build/site
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 LAB := packages/thinwire-lab
+TRITON := triton==3.7.1
 TREES := $(wildcard src $(LAB)/src tests benchmarks examples)
 
-.PHONY: demo comparison bench test check docs pytest install clean
+.PHONY: demo comparison bench test test-all check docs pytest install clean
 
 test: check docs pytest
 
@@ -18,6 +19,11 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(TREES)
+
+# Ray too, and what is left out for its length; 20 minutes and more on 2 cores.
+test-all: check docs
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt '.[heavy]'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow" $(PYTEST_ARGS)
 
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
@@ -64,6 +70,7 @@ $(STAMP): pyproject.toml $(LAB)/pyproject.toml constraints.txt CMakeLists.txt sr
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]' --editable $(LAB)
 	$(BIN)/python -c 'import thinwire._native'
+	-$(BIN)/python -m pip install --quiet --no-deps $(TRITON)  # compiles the GPU kernels for tests; none without it
 	touch $@
 
 clean:

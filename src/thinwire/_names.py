@@ -6,6 +6,9 @@ from typing import Any
 # Name -> stage class or preset function. `thinwire.stages` and `thinwire.presets` fill it in.
 NAMES: dict[str, Any] = {}
 
+# Presets of outer steps: no codecs, but what people look for where codecs are.
+OUTER_NAMES = ("localsgd", "diloco", "sparseloco", "streaming-diloco")
+
 # What loads those modules when a name is first looked up; thinwire itself enters it. Torch takes seconds to import.
 LOADERS: list[Callable[[], object]] = []
 

@@ -10,14 +10,25 @@ from thinwire.core.settings import Delay, Feedback
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Encoded, Stage, Transform, WireCoder
-from thinwire.ddp.hook import Handle, attach
+from thinwire.ddp.handle import Handle
 from thinwire.ddp.loop import GradientState, average_gradients
 from thinwire.ddp.metrics import CodecMetrics, StepMetrics
+from thinwire.dispatch import attach
 from thinwire.errors import CodecError, StateError, ThinwireError, WireError, WorldError
+from thinwire.outer.attach import attach_outer
+from thinwire.outer.handle import OuterHandle
+from thinwire.outer.metrics import RoundMetrics
+from thinwire.outer.settings import OUTER_PRESETS, OuterSettings
+from thinwire.planner.advice import Advice, advise
+from thinwire.planner.auto_record import AutoDecision
+from thinwire.planner.auto_settings import AutoSettings
+from thinwire.planner.profile import Profile
 from thinwire.presets import PRESETS
 from thinwire.stages import STAGES
+from thinwire.stages.codebook import MX, Codebook
 from thinwire.stages.coders import Elias, Huffman
-from thinwire.stages.floats import BF16, FP16, FP32
+from thinwire.stages.ef21 import EF21
+from thinwire.stages.floats import BF16, FP16, FP32, Float
 from thinwire.stages.fourier import DCT, FFT
 from thinwire.stages.hadamard import Hadamard
 from thinwire.stages.importance import Importance
@@ -39,15 +50,22 @@ __all__ = [
     "ALQ",
     "BF16",
     "DCT",
+    "EF21",
     "FFT",
     "FP16",
     "FP32",
+    "MX",
     "NUQSGD",
+    "OUTER_PRESETS",
     "PCA",
     "PRESETS",
     "QSGD",
     "STAGES",
+    "Advice",
+    "AutoDecision",
+    "AutoSettings",
     "Ballot",
+    "Codebook",
     "Codec",
     "CodecError",
     "CodecMetrics",
@@ -56,6 +74,7 @@ __all__ = [
     "Elias",
     "Encoded",
     "Feedback",
+    "Float",
     "GradientState",
     "Hadamard",
     "Handle",
@@ -65,10 +84,14 @@ __all__ = [
     "LossGuard",
     "Momentum",
     "Outcome",
+    "OuterHandle",
+    "OuterSettings",
     "Plan",
     "PowerSGD",
+    "Profile",
     "RandomK",
     "RangeFloat",
+    "RoundMetrics",
     "Rule",
     "SharedTopK",
     "Sign",
@@ -89,7 +112,9 @@ __all__ = [
     "WireError",
     "WorldError",
     "__version__",
+    "advise",
     "attach",
+    "attach_outer",
     "average",
     "average_gradients",
     "simulate",

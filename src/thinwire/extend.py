@@ -5,7 +5,7 @@ from thinwire.core.ops import AllGather, AllReduce, Broadcast, Rounds
 from thinwire.core.options import choice, number, switch, words
 from thinwire.core.source import Source
 from thinwire.core.spec import Kind
-from thinwire.core.stage import DeliveryStage, InputStage, ScheduledStage
+from thinwire.core.stage import DecidingStage, DeliveryStage, InputStage, ScheduledStage
 from thinwire.core.text import register
 from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.quantise import RangeCoder
@@ -16,6 +16,7 @@ __all__ = [
     "AllReduce",
     "BlockCoder",
     "Broadcast",
+    "DecidingStage",
     "DeliveryStage",
     "FastPath",
     "InputStage",

@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.installed import STAGE, install
-from thinwire import PRESETS, STAGES, Codec
+from thinwire import OUTER_PRESETS, PRESETS, STAGES, Codec
 from thinwire.cli import app
 from thinwire.cli.catalogue import EXAMPLES
 from thinwire.cli.codecs import RATIO_RANKS, RATIO_SHAPE, STARTERS, Starter
 
 NAMES = [*(stage.name for stage in STAGES), *PRESETS]
+LISTED = [*NAMES, *OUTER_PRESETS]
 
 
 def invoke(*arguments: str) -> str:
@@ -41,17 +42,29 @@ def test_the_ratios_of_the_short_list_are_true(starter: Starter) -> None:
 
 def test_all_stages_and_presets_are_listed() -> None:
     entries = json.loads(invoke("--all", "--json"))
-    assert [e["name"] for e in entries if e["package"] == "thinwire"] == NAMES
+    assert [e["name"] for e in entries if e["package"] == "thinwire"] == LISTED
     assert all(e["does"] for e in entries)
     assert all(option["help"] for e in entries if e["kind"] == "stage" for option in e["options"])
     bits = {e["name"]: e["bits"] for e in entries}
     assert bits["fp16"] == 16
     assert bits["qsgd"] == pytest.approx(4 + 32 / 512, rel=0.01)
     assert bits["elias"] is None  # it needs symbols before it
+    assert bits["diloco"] == 32 / 500
     text = invoke("--all")
-    assert set(NAMES) <= set(re.findall(r"^  (\w+)", text, re.MULTILINE))
+    assert set(LISTED) <= set(re.findall(r"^  ([\w-]+)", text, re.MULTILINE))
     assert "= feedback(keep=off) | ballot | vote" in text
     assert "From installed packages" not in text
+
+
+@pytest.mark.parametrize("name", OUTER_PRESETS)
+def test_outer_steps_are_explained_with_their_codec(name: str) -> None:
+    text = invoke(name)
+    assert text.startswith(f"{name}: a preset of outer steps of thinwire\n")
+    assert f'thinwire.attach_outer(model, optimizer, "{name}")' in text
+    assert f"every={OUTER_PRESETS[name].every}" in text
+    facts = json.loads(invoke(name, "--json"))
+    assert facts["chain"] == str(Codec.parse(str(OUTER_PRESETS[name].codec)))
+    assert all(option["help"] for option in facts["options"])
 
 
 def test_stages_of_installed_packages_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +115,11 @@ def test_an_explanation_counts_the_bytes_of_the_codec() -> None:
     assert [stage["role"] for stage in facts["stages"]] == ["wire", "wire"]
     assert facts["feedback"] == "fp32"
     assert not facts["unbiased"]
+
+
+def test_an_explanation_warns_users_of_adam_of_biased_chains() -> None:
+    assert "with Adam  costs more loss" in invoke("topk(density=1/64)")
+    assert "with Adam  as with SGD" in invoke("qsgd")
 
 
 def test_an_explanation_shows_the_cut() -> None:

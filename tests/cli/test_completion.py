@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.installed import install
-from thinwire import PRESETS, STAGES
+from thinwire import OUTER_PRESETS, PRESETS, STAGES
+from thinwire._names import OUTER_NAMES
 from thinwire.cli import app
 from thinwire.cli import completion as known
 from thinwire_lab.cli import completion as known_to_lab
@@ -29,6 +30,7 @@ def completed(line: str) -> list[str]:
 def test_the_names_are_those_that_exist() -> None:
     assert tuple(stage.name for stage in STAGES) == known.STAGE_NAMES
     assert tuple(PRESETS) == known.PRESET_NAMES
+    assert tuple(OUTER_PRESETS) == OUTER_NAMES
     assert tuple(RECIPES) == known_to_lab.RECIPE_NAMES
     assert known_to_lab.BASELINE_NAMES == BASELINES
 
@@ -56,7 +58,7 @@ def test_words_are_completed(line: str, offered: list[str]) -> None:
 
 
 def test_an_empty_word_offers_everything() -> None:
-    assert completed("thinwire codecs ") == ["none", *known.STAGE_NAMES, *known.PRESET_NAMES]
+    assert completed("thinwire codecs ") == ["none", *known.STAGE_NAMES, *known.PRESET_NAMES, *OUTER_NAMES]
     assert completed("thinwire train --recipe ") == list(RECIPES)
 
 

@@ -88,10 +88,13 @@ def test_a_non_finite_gradient_reaches_everyone_and_changes_nothing(row: str, po
             assert same(after.slots[rank].state_dict(), before[rank])
 
 
-# With momentum correction, what goes in is the velocity and not the gradient: its own test states that law.
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if thinwire.Codec.parse(row).feedback != "off" and not row.startswith("momentum")]
-)
+def conserves(row: str) -> bool:
+    """With momentum or a decaying residual, what goes in is not the gradient alone: their own tests state the law."""
+    codec = thinwire.Codec.parse(row)
+    return codec.feedback != "off" and codec.decay == 1.0 and not row.startswith("momentum")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if conserves(row)])
 def test_given_is_delivered_or_held(row: str) -> None:
     """Summed over ranks and 50 steps, what went in is what came out plus what is still held."""
     codec = thinwire.Codec.parse(row)
@@ -137,7 +140,9 @@ def test_messages_stand_alone(row: str) -> None:
         assert torch.equal(over, decoded)
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if r != "none" and thinwire.Codec.parse(r).additive])
+@pytest.mark.parametrize(
+    "row", [r for r in ROWS if r != "none" and "ef21" not in r and thinwire.Codec.parse(r).additive]
+)
 def test_additive_chains_sum_while_encoded(row: str) -> None:
     """What the sum decodes to is the sum of what each rank's part decodes to: mean + held = given."""
     given = gradients(4, (501,))

@@ -19,7 +19,7 @@ from thinwire.core import shards, source
 from thinwire.core.fast import FastPath
 from thinwire.core.reducers import sharded
 from thinwire.core.spec import Spec
-from thinwire.core.stage import Stage
+from thinwire.core.stage import Stage, fast_path
 from thinwire.stages import fourier
 from thinwire.stages.pca import PCA
 
@@ -46,7 +46,16 @@ def classes(of: type[Stage]) -> Iterator[type[Stage]]:
         yield from classes(each)
 
 
+@pytest.fixture(autouse=True)
+def asks_again() -> Iterator[None]:
+    """Fast paths are asked for once; what is found here with others switched off is of no use elsewhere."""
+    fast_path.cache_clear()
+    yield
+    fast_path.cache_clear()
+
+
 def without_fast_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast_path.cache_clear()
     for each in classes(Stage):
         if "fast" in vars(each):
             monkeypatch.setattr(each, "fast", lambda self, spec: None)
@@ -91,10 +100,10 @@ def assert_close(found: Found, wanted: Found) -> None:
 
 def test_there_are_fast_paths_to_leave_out(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [part for row in ROWS for part in thinwire.Codec.parse(row).stages]
-    fast = {stage.name for stage in parts if isinstance(stage.fast(Spec.of(SHAPES[0])), FastPath)}
+    fast = {stage.name for stage in parts if isinstance(fast_path(stage, Spec.of(SHAPES[0])), FastPath)}
     assert {"qsgd", "sign", "rangefloat", "fp16", "fft", "integers", "pca", "powersgd", "randomk"} <= fast
     without_fast_paths(monkeypatch)
-    assert not [stage.name for stage in parts if stage.fast(Spec.of(SHAPES[0])) is not None]
+    assert not [stage.name for stage in parts if fast_path(stage, Spec.of(SHAPES[0])) is not None]
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "in hops, slices and blocks"])

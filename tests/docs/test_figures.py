@@ -41,6 +41,20 @@ def test_the_results_of_readme_are_those_of_the_comparison() -> None:
         assert points.strip("*") == row[2]
 
 
+def test_the_figures_with_adamw_are_those_of_the_evidence() -> None:
+    evidence = (ROOT / "docs" / "results" / "evidence.md").read_text(encoding="utf-8")
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line in evidence.splitlines():
+        if line.startswith("| `"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            found.setdefault(codes(cells[0])[0], []).append((cells[2], cells[3]))
+    tables = [rows(README, "With AdamW"), rows(CHOOSING, "With Adam")]
+    assert all(tables)
+    shown = [row for table in tables for row in table if codes(row[0])]  # not the heads of further tables
+    for name, ratio, figure, *_ in shown:
+        assert (ratio, figure) in found[codes(name)[0]], name
+
+
 def ratio_of(codec: str) -> float:
     """Bytes of an fp32 all-reduce over those of this codec: a matrix of 1024 x 1024, 4 ranks."""
     shape = (1024, 1024)

@@ -27,6 +27,14 @@ RUNS: dict[str, list[tuple[int, ...]]] = {  # plans, and the shapes of the param
     "iwp(density=0.1, momentum=0.9)": [MATRIX],
 }
 
+MEANT = {  # what these plans of 0.1.0 are called now that the defaults of presets have changed
+    "gradiveq(ratio=4, warmup=1, sample=2, reuse=100, travel='qsgd(bits=8)')": (
+        "gradiveq(ratio=4, warmup=1, sample=2, reuse=100, order=rows, travel='qsgd(bits=8)')"
+    ),
+    "fftsgd(chunk=256)": "fftsgd(chunk=256, transform=always)",
+    "iwp(density=0.1, momentum=0.9)": "iwp(density=0.1, momentum=0.9, masking=true)",
+}
+
 
 def fixed(shape: tuple[int, ...], *numbers: int) -> Tensor:
     """Multiples of 1/64 between -8 and 8, others for other numbers."""
@@ -48,7 +56,7 @@ class Weights(nn.Module):
 
 def attached(plan: str) -> tuple[DistributedDataParallel, thinwire.Handle]:
     model = DistributedDataParallel(Weights(RUNS[plan]))
-    return model, thinwire.attach(model, plan)
+    return model, thinwire.attach(model, MEANT.get(plan, plan))
 
 
 def averages(model: DistributedDataParallel, rank: int, steps: range) -> list[Tensor]:

@@ -33,19 +33,29 @@ SAVED = [
     ("alq(bits=3, bucket=64, start=1)", 3),
     ("powersgd(rank=2)", 2),
     ("powersgd(rank=2, warmup=5)", 2),
+    ("powersgd(rank=2, alternate=true)", 3),
+    ("ef21 | topk(density=0.1)", 2),
+    ("feedback(decay=0.9) | topk(density=1/16, chunk=64)", 2),
     (PCA, 1),
     (PCA, 3),
     (PCA, 4),
     (PCA, 7),
     ("pca(ratio=4, warmup=0, sample=2, reuse=2, limit=0.5)", 3),
+    ("pca(ratio=4, warmup=0, sample=6, reuse=9, order=auto)", 2),
+    ("pca(ratio=4, warmup=0, sample=6, reuse=9, order=auto)", 4),
+    ("pca(ratio=4, warmup=0, sample=6, reuse=9, order=auto)", 8),
+    ("pca(energy=0.5, warmup=0, sample=6, reuse=9, centre=false)", 4),
     ("pca(energy=0.5, warmup=0, sample=3, reuse=9, centre=false, pool=false)", 5),
     ("pca(ratio=4, warmup=0, sample=3, reuse=4)", 8),
     ("feedback(keep=bf16) | sign", 2),
+    ("fft(chunk=64, auto=0.1) | topk(density=0.1)", 2),
+    ("fft(chunk=64, auto=0.1) | topk(density=0.1)", 6),
+    ("dct(chunk=64, auto=0.1) | topk(density=0.1)", 6),
     ("hadamard(chunk=64) | sign", 2),
     ("topk(density=1/16, warmup=3)", 2),
     ("qsgd(bits=4)", 2),
 ]
-STATEFUL = {"alq", "importance", "momentum", "pca", "powersgd"}
+STATEFUL = {"alq", "dct", "ef21", "fft", "importance", "momentum", "pca", "powersgd"}
 
 ODD: list[Any] = [
     None,
