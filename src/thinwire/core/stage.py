@@ -1,4 +1,4 @@
-"""The contract of a stage. There are two kinds, transforms and wire coders, and two roles that a stage may add.
+"""The contract of a stage. There are two kinds, transforms and wire coders, and four roles that a stage may add.
 
     gradient --[transforms]--> the space where sums are taken --[wire coders]--> bytes
 
