@@ -223,7 +223,7 @@ def facts(choice: Choice) -> dict[str, Any]:
         "bytes_sent": prediction.sent,
         "rounds": prediction.rounds,
         "memory_bytes": prediction.memory,
-        "relative_error": prediction.error,
+        "relative_error": prediction.error if math.isfinite(prediction.error) else None,
         "compressed": prediction.compressed,
         "spared": list(choice.spared),
         **{f"{name}_seconds": value for name, value in vars(prediction.time).items() if name != "step"},
@@ -291,6 +291,8 @@ def _ms(seconds: float) -> str:
 
 
 def _percent(error: float) -> str:
+    if math.isinf(error):
+        return "not known"
     return f"{error:.1%}" if error < 0.1 else f"{error:.0%}"
 
 

@@ -6,19 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from thinwire.core.checks import expect_mapping, expect_shape
 from thinwire.errors import CodecError, StateError
 from thinwire.planner.candidates import checked_candidates
 from thinwire.planner.figures import codec_figures
 from thinwire.planner.measure import core_count
-from thinwire.planner.profile import Layer, Link, Machine, Model, Profile
+from thinwire.planner.profile import DEFAULT_BUCKETS, Layer, Link, Machine, Model, Profile, bucketed
 
 _RATE = {"k": 1e3, "m": 1e6, "g": 1e9}
 _COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20  # bytes, as DDP makes them
 _SIDE = 1024  # rows and columns of the matrices of a model of which only the number of parameters is known
 FORWARD = 0.5  # of the time of backward
 
@@ -65,17 +62,6 @@ def read_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def bucketed(layers: Sequence[Layer], first: int = _FIRST_BUCKET, cap: int = _BUCKET) -> tuple[Layer, ...]:
-    """The layers, in the order of their gradients, in buckets of so many bytes."""
-    placed, bucket, filled = list[Layer](), 0, 0
-    for layer in layers:
-        placed.append(replace(layer, bucket=bucket))
-        filled += layer.numel * getattr(torch, layer.dtype).itemsize
-        if filled >= (first if bucket == 0 else cap):
-            bucket, filled = bucket + 1, 0
-    return tuple(placed)
-
-
 def described_model(shapes: Mapping[str, Sequence[int]], backward: float, step: float | None = None) -> Model:
     """A model whose gradients come at a steady pace, the last layer's first.
 
@@ -90,7 +76,7 @@ def described_model(shapes: Mapping[str, Sequence[int]], backward: float, step: 
             f"backward must take more than no time and no more than the step; got {backward} and {step} s."
         )
     ordered = [Layer(name, tuple(shape), 0) for name, shape in reversed(list(shapes.items()))]
-    layers = bucketed(ordered)
+    layers = bucketed(ordered, DEFAULT_BUCKETS)
     return Model(layers, paced(layers, step - backward, step), step)
 
 
@@ -105,7 +91,8 @@ def paced(layers: Sequence[Layer], begin: float, end: float) -> tuple[float, ...
 
 
 def rebucketed(model: Model, megabytes: float) -> Model:
-    """The same model in buckets of another size; within a bucket gradients come at a steady pace."""
+    """The same model in buckets of another size, as with `bucket_cap_mb`; within a bucket gradients come at a steady
+    pace."""
     moments, layers = dict[str, float](), list[Layer]()
     begin = 0.0
     for bucket, end in enumerate(model.ready):
@@ -116,7 +103,7 @@ def rebucketed(model: Model, megabytes: float) -> Model:
             done += layer.numel
             moments[layer.name] = start + (end - start) * done / numel
         layers, begin = [*layers, *members], end
-    placed = bucketed(layers, min(_FIRST_BUCKET, int(megabytes * 2**20)), int(megabytes * 2**20))
+    placed = bucketed(layers, [int(megabytes * 2**20)])
     ready = dict[int, float]()
     for layer in placed:
         ready[layer.bucket] = max(ready.get(layer.bucket, 0.0), moments[layer.name])

@@ -1,8 +1,9 @@
 """What codecs do to gradients on this machine: seconds of work while all ranks work, errors, residuals and memory."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -23,12 +24,20 @@ _SMALL = (64, 64)  # a tensor whose work is what every tensor costs, however sho
 
 
 def sample_of(gradient: Tensor, most: int = SAMPLE) -> Tensor:
-    """The first rows of a gradient, as many as there is room for, with the shape of a smaller layer of its kind."""
+    """Rows of a gradient from its beginning to its end, as many as there is room for: a smaller layer of its kind.
+
+    The first rows alone would be those of frequent words in an embedding.
+    """
     gradient = gradient.detach()
     if gradient.numel() <= most or gradient.dim() == 0:
         return gradient.clone()
     rows = max(1, most * gradient.shape[0] // gradient.numel())
-    return gradient[:rows].clone()
+    return gradient[torch.arange(rows, device=gradient.device) * gradient.shape[0] // rows]
+
+
+def is_telling(sample: Tensor) -> bool:
+    """Whether a sample says what codecs lose: no number of a gradient that overflowed does, and nor do zeros alone."""
+    return bool(sample.isfinite().all()) and bool(sample.any())
 
 
 def codec_figures(
@@ -43,7 +52,8 @@ def codec_figures(
     Args:
         codec: The codec, as text.
         layers: The layers.
-        samples: Gradients of this rank, by the layer's name, as `sample_of` cuts them; made up where there is none.
+        samples: Gradients of this rank, by the layer's name, as `sample_of` cuts them; made up where there is none, or
+            zeros alone. Of one that is not finite nothing is known: its error is infinite.
         ranks: The number of ranks that train.
         weights: The parameters, cut in the same way, for codecs that compare gradients with them.
     """
@@ -59,16 +69,18 @@ def codec_figures(
         if least is None:
             least = _walked(Piece(chosen, made_up(_SMALL), made_up(_SMALL)), ranks, bundle)[0]
         sample = samples.get(layer.name)
-        if sample is None and layer.shape in alike:
-            found[layer.name] = alike[layer.shape]
+        known = sample is None or bool(sample.isfinite().all())
+        if sample is None or not is_telling(sample):
+            if layer.shape not in alike:
+                rows = max(1, min(layer.shape[0], SAMPLE * layer.shape[0] // max(layer.numel, 1)))
+                sample = made_up((rows, *layer.shape[1:]))
+                alike[layer.shape] = _figures(Piece(chosen, sample, sample), layer, ranks, bundle, least)
+            found[layer.name] = alike[layer.shape] if known else replace(alike[layer.shape], error=math.inf)
             continue
-        if sample is None:
-            rows = max(1, min(layer.shape[0], SAMPLE * layer.shape[0] // max(layer.numel, 1)))
-            sample = made_up((rows, *layer.shape[1:]))
         sample = sample.float().contiguous()
         beside = sample if weights is None else weights.get(layer.name, sample)
         piece = Piece(chosen, sample, beside.detach().float().contiguous())
-        found[layer.name] = alike[layer.shape] = _figures(piece, layer, ranks, bundle, least)
+        found[layer.name] = _figures(piece, layer, ranks, bundle, least)
     return found
 
 
@@ -112,7 +124,10 @@ def _walked(piece: Piece, ranks: int, bundle: int) -> tuple[Walk, float, float, 
 def _loss(piece: Piece, ranks: int) -> tuple[float, float]:
     """Relative error and bias of the step that was walked last."""
     notes, residual = piece.slots[0].notes, piece.slots[0].residual
-    error = float(notes["lost"] / notes["given"]) ** 0.5 if notes.get("given", 0.0) > 0 else 0.0
+    if notes.get("given", 0.0) > 0:
+        error = float(notes["lost"] / notes["given"]) ** 0.5
+    else:
+        error = math.inf if bool(piece.gradient.any()) else 0.0  # the sum is not finite: nothing has arrived
     if residual is None:
         return error, 0.0 if piece.codec.unbiased else error**2
     x = piece.gradient.reshape(-1) / ranks

@@ -12,18 +12,19 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.ddp.models import unwrapped
 from thinwire.ddp.names import parameter_names
 from thinwire.errors import WorldError
-from thinwire.planner.figures import sample_of
-from thinwire.planner.profile import Layer, Model
+from thinwire.planner.figures import is_telling, sample_of
+from thinwire.planner.profile import FIRST_BUCKET, Layer, Model, bucketed
 
 _UNSETTLED = 2  # steps before the first that counts: DDP sorts its buckets anew after the first one
-_FIRST_BUCKET = 1 << 20  # bytes
 
 
 class Observer:
     """Notes the times of some steps, and takes samples of the gradients of one of them before they are averaged.
 
     It only adds hooks to the model and takes them away again; DDP averages as it does without it. The times are those
-    of this rank.
+    of this rank. A step begins with the first forward pass behind a backward pass that DDP has averaged, so that
+    micro-batches under `no_sync` are a part of the step. What fails in a hook is kept in `failure`, and the training
+    goes on.
 
     Args:
         model: The DDP model, also inside torch.compile or Lightning Fabric.
@@ -43,10 +44,13 @@ class Observer:
             (name, p) for name, p in parameter_names(self.ddp.module, self.ddp.parameters_to_ignore) if p.requires_grad
         ]
         self.samples: dict[str, Tensor] = {}
+        self._settled = set[str]()  # the names of samples that need not be taken again
         self.steps = 0  # that have ended
         self.calls = 0  # of the model
+        self.failure = ""
         self._ended = ended
-        self._began = 0.0
+        self._began: float | None = None
+        self._averages = False  # the backward pass behind the last forward pass
         self._ready: dict[str, float] = {}
         self._backward_end = 0.0
         self._queued = False
@@ -63,9 +67,14 @@ class Observer:
 
     def _listener(self, name: str) -> Callable[[Tensor], None]:
         def on_gradient(parameter: Tensor) -> None:
+            if not self._averages or self._began is None:
+                return
             self._ready[name] = time.perf_counter() - self._began
-            if name not in self.samples and self.steps >= _UNSETTLED - 1 and parameter.grad is not None:
-                self.samples[name] = sample_of(parameter.grad)
+            if self.steps >= _UNSETTLED - 1 and not self.failure:
+                try:
+                    self._sample(name, parameter.grad)
+                except Exception as reason:  # whatever it is, the user's backward pass goes on
+                    self.failure = f"{type(reason).__name__} at the gradient of {name}: {reason}"
             if not self._queued:
                 self._queued = True
                 engine = torch.autograd.Variable._execution_engine
@@ -73,23 +82,33 @@ class Observer:
 
         return on_gradient
 
+    def _sample(self, name: str, gradient: Tensor | None) -> None:
+        """Take a sample of a gradient that has none yet, or one that overflowed or had only zeros."""
+        if name in self._settled or gradient is None or gradient.layout != torch.strided:
+            return
+        self.samples[name] = sample_of(gradient)
+        if is_telling(self.samples[name]):
+            self._settled.add(name)
+
     def _on_backward_end(self) -> None:
         self._queued = False
-        self._backward_end = time.perf_counter() - self._began
+        self._backward_end = time.perf_counter() - (self._began or 0.0)
 
     def _on_forward(self, model: Any, given: Any) -> None:
         self.calls += 1
-        if not (torch.is_grad_enabled() and self.ddp.require_backward_grad_sync):
-            return  # an evaluation, or a pass whose gradients stay on this rank: a part of the step
+        if not torch.is_grad_enabled():
+            return  # an evaluation: a part of the step
         now = time.perf_counter()
-        if self._ready:
+        self._averages = bool(self.ddp.require_backward_grad_sync)  # DDP also decides here
+        if self._ready and self._began is not None:
             self._found.append((self._ready, self._backward_end, now - self._began))
-            self._ready, self._queued = {}, False
+            self._ready, self._queued, self._began = {}, False, None
             self.steps += 1
             if self._ended is not None:
                 self._ended(self.steps)
                 now = time.perf_counter()
-        self._began = now
+        if self._began is None:
+            self._began = now
 
     def layers(self) -> tuple[Layer, ...]:
         """The trained parameters in DDP's buckets: in the order of their gradients, up to the size of a bucket."""
@@ -97,16 +116,8 @@ class Observer:
             raise WorldError("no step of training has ended yet: observe at least one step, and begin the next.")
         ready = self._found[-1][0]
         ordered = sorted((item for item in self._trained if item[0] in ready), key=lambda item: ready[item[0]])
-        limits = [_FIRST_BUCKET, self.ddp.bucket_bytes_cap]
-        layers, bucket, filled, kind = list[Layer](), 0, 0, None
-        for name, p in ordered:
-            if kind is not None and (p.dtype, p.device) != kind and filled:
-                bucket, filled = bucket + 1, 0
-            layers.append(Layer(name, tuple(p.shape), bucket, str(p.dtype).removeprefix("torch.")))
-            filled, kind = filled + p.numel() * p.element_size(), (p.dtype, p.device)
-            if filled >= limits[min(bucket, 1)]:
-                bucket, filled = bucket + 1, 0
-        return tuple(layers)
+        found = [Layer(name, tuple(p.shape), 0, str(p.dtype).removeprefix("torch.")) for name, p in ordered]
+        return bucketed(found, bucket_limits(self.ddp))
 
     def model(self) -> Model:
         """The medians of this rank's steps; the step is the whole step less the time that backward waited at its end.
@@ -129,6 +140,18 @@ def _ddp_model(model: nn.Module) -> DistributedDataParallel:
     if not isinstance(inner, DistributedDataParallel):
         raise WorldError(f"only DistributedDataParallel models can be observed; got {type(model).__name__}.")
     return inner
+
+
+def bucket_limits(model: DistributedDataParallel) -> list[int]:
+    """The sizes of a model's buckets in bytes, the last one for all that follow.
+
+    A shorter first bucket is only made with the default size (torch 2.9 to 2.13, nn/parallel/distributed.py).
+    """
+    listed = getattr(model, "bucket_bytes_cap_list", None)  # since torch 2.13
+    if listed:
+        return list(listed)
+    cap = model.bucket_bytes_cap
+    return [min(FIRST_BUCKET, cap), cap] if model.bucket_bytes_cap_default else [cap]
 
 
 def check_plain(model: DistributedDataParallel) -> None:

@@ -5,7 +5,8 @@ All times are in seconds, of the slowest rank. Everything is measured or describ
 
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,8 @@ from thinwire.errors import StateError
 
 LINK_KINDS = ("reduce", "gather", "exchange")
 VERSION = 1
+FIRST_BUCKET = 1 << 20  # bytes of the first bucket of DDP's default
+DEFAULT_BUCKETS = (FIRST_BUCKET, 25 << 20)
 _BROKEN = 0.5  # of the median rate: below it a rank's link is called broken
 
 
@@ -178,6 +181,29 @@ class Layer:
     def numel(self) -> int:
         return torch.Size(self.shape).numel()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its gradient."""
+        size: int = getattr(torch, self.dtype).itemsize
+        return self.numel * size
+
+
+def bucketed(layers: Sequence[Layer], limits: Sequence[int]) -> tuple[Layer, ...]:
+    """The layers, in the order of their gradients, in DDP's buckets: each type of numbers has its own.
+
+    `limits`: bytes that fill a type's first bucket, its second one, and so on; the last limit is that of all others.
+    """
+    open_buckets, filled, closed = dict[str, list[Layer]](), list[list[Layer]](), Counter[str]()
+    for layer in layers:
+        bucket = open_buckets.setdefault(layer.dtype, [])
+        bucket.append(layer)
+        limit = limits[min(closed[layer.dtype], len(limits) - 1)]
+        if sum(each.nbytes for each in bucket) >= limit:
+            filled.append(open_buckets.pop(layer.dtype))
+            closed[layer.dtype] += 1
+    filled += open_buckets.values()
+    return tuple(replace(layer, bucket=number) for number, bucket in enumerate(filled) for layer in bucket)
+
 
 @dataclass(frozen=True)
 class Model:
@@ -206,7 +232,8 @@ class Figures:
         before: Seconds of work before its last operation begins.
         inside: Seconds of work while that is in flight, or that could be done then.
         after: Seconds of work behind it.
-        error: |x - Q(x)| / |x| of one step, without what error feedback brings later.
+        error: |x - Q(x)| / |x| of one step, without what error feedback brings later; infinite if nothing is known of
+            it, because no finite gradient was seen. Files have null then.
         bias: 1 - <Q(x), x> / <x, x>: the part of the gradient that does not arrive in this step, 0 for unbiased codecs.
         growth: Length of the residual after some steps, relative to the gradient; 0 without error feedback.
         memory: Bytes that the codec keeps between steps.
@@ -263,4 +290,8 @@ class Profile:
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, texts, lists and mappings only; `reading.read_profile` reads them."""
-        return {"thinwire_profile": VERSION, **asdict(self)}
+        content = asdict(self)
+        for of_layers in content["codecs"].values():
+            for figures in of_layers.values():
+                figures["error"] = figures["error"] if math.isfinite(figures["error"]) else None
+        return {"thinwire_profile": VERSION, **content}

@@ -1,6 +1,7 @@
 """Profiles from files, checked before they are used."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,19 @@ def _profile(content: Any) -> Profile:
     expect_count("thinwire_profile", content["thinwire_profile"], VERSION, VERSION)
     codecs = {
         codec: {
-            layer: Figures(**_numbers(f"{codec} of {layer}", found, tuple(Figures.__dataclass_fields__)))
+            layer: _figures(f"{codec} of {layer}", found)
             for layer, found in expect_mapping(f"codecs of {codec}", layers).items()
         }
         for codec, layers in expect_mapping("codecs", content["codecs"]).items()
     }
     ranks, steps = expect_count("ranks", content["ranks"], 1), expect_count("steps_measured", content["steps_measured"])
     return Profile(_link(content["link"]), _machine(content["machine"]), _model(content["model"]), codecs, ranks, steps)
+
+
+def _figures(what: str, content: Any) -> Figures:
+    unknown = isinstance(content, dict) and "error" in content and content["error"] is None
+    numbers = _numbers(what, {**content, "error": 0.0} if unknown else content, tuple(Figures.__dataclass_fields__))
+    return Figures(**{**numbers, "error": math.inf} if unknown else numbers)
 
 
 def _numbers(what: str, content: Any, names: tuple[str, ...]) -> dict[str, Any]:
