@@ -101,7 +101,9 @@ def test_a_signal_ends_the_run_and_leaves_nothing(number: signal.Signals, tmp_pa
     # A shell starts background jobs with SIGINT ignored, and the children of pytest inherit that.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code = "import sys; from thinwire_lab.lab import *; sys.exit(run(LabSpec(hosts=2, links='1gbit'), sys.argv[1:]))"
-    launcher = subprocess.Popen([sys.executable, "-c", f"{heard}; {code}", str(script)], stdout=subprocess.PIPE, text=True)
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", f"{heard}; {code}", str(script)], stdout=subprocess.PIPE, text=True
+    )
     assert launcher.stdout is not None
     started = [launcher.stdout.readline().strip() for _ in range(2)]
     assert sorted(started) == ["[host0 rank0] started", "[host1 rank1] started"]

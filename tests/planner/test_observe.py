@@ -82,7 +82,7 @@ def test_micro_batches_without_averaging_are_a_part_of_the_step() -> None:
     model = DistributedDataParallel(nn.Linear(8, 8))
     pause, wait = 0.01, 0.1
 
-    def slow(state: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    def slow(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         time.sleep(wait)  # of a network
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
