@@ -1,6 +1,15 @@
 """Predictions beside measurements: errors, targets, and whether the fastest codec was found."""
 
-from thinwire_lab.bench.predictions import PredictionRow, predictions_table, summed_up
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from thinwire.cli import app
+from thinwire_lab.bench import predictions as measuring
+from thinwire_lab.bench.predictions import PredictionRow, predictions_table, summary_table, summed_up
 from thinwire_lab.bench.results import at_most, missed, record_of
 
 
@@ -28,3 +37,27 @@ def test_the_choice_is_right_if_it_is_nearly_the_fastest() -> None:
     summary = summed_up([*right, *wrong])
     assert (summary.right_choices, summary.choices, summary.count) == (1, 2, 5)
     assert round(summary.worst, 6) == 1.0
+    assert list(summary.misses) == ["qsgd, vgg, none", "none, vgg, none"]
+    assert summary_table(summary).row_count == 1
+    assert "qsgd, vgg, none: +100%\nnone, vgg, none: -83%" in str(summary_table(summary).caption)
+
+
+def test_a_file_goes_on_with_the_cases_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = []
+
+    def pretended(name: str, workload: object, link: str, *_: object) -> list[PredictionRow]:
+        ran.append((name, link))
+        return [replace(row(codec, 0.1, 0.11, link), model=name) for codec in ("none", "bf16")]
+
+    monkeypatch.setattr(measuring, "bench_predictions", pretended)
+    command = ["bench", "predictions", "--codecs", "none; bf16", "-o", "p.jsonl", "--model"]
+    for names in ("gpt", "vgg,gpt", "vgg,gpt"):
+        result = CliRunner().invoke(app, [*command, names, "--links", "none"])
+        assert result.exit_code == 0, result.output
+    assert ran == [("gpt", "none"), ("vgg", "none")]
+    kinds = [json.loads(line)["kind"] for line in Path("p.jsonl").read_text().splitlines()]
+    assert kinds == [*("circumstances", "prediction", "prediction", "prediction-summary")] * 2
+    other = CliRunner().invoke(app, ["bench", "predictions", "--codecs", "none", "-o", "p.jsonl"])
+    assert other.exit_code == 2
+    assert "codecs are ['none', 'bf16'], not ['none']" in other.output

@@ -1,45 +1,42 @@
 """`attach(model, "auto")` beside an exhaustive search over the same codecs: models and links, in the same run.
 
-This module is also the program of every host. It trains some steps with each codec, then lets `auto` decide. At the end
-plain DDP, the quickest codec and `auto` take turns.
+The workers (`bench.auto_worker`) train some steps with every plan that the planner can form from the codecs, then let
+`auto` decide. At the end plain DDP, plain DDP once more, the quickest plans and `auto` take turns: how far the two
+plain ones are apart is the noise of the run.
 """
 
-import sys
-import time
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.table import Table
 
-from thinwire_lab.bench.collectives import largest, turns_in_span
-from thinwire_lab.bench.ddp import Workload
-from thinwire_lab.bench.ddp_worker import Runner, fresh_model, made_up_batches, slowest
-from thinwire_lab.bench.launching import launched, report, work
-from thinwire_lab.bench.results import Target, at_most, columns
-from thinwire_lab.compare.contenders import Attached
-from thinwire_lab.recipes.place import Place
+from thinwire_lab.bench.launching import launched
+from thinwire_lab.bench.predictions import LINKS as LINKS
+from thinwire_lab.bench.predictions import WORKLOADS as WORKLOADS
+from thinwire_lab.bench.results import Target, at_least, at_most, columns
 
-LINKS = ("50mbit", "200mbit", "1gbit", "none")
+WORKER = "thinwire_lab.bench.auto_worker"
 CODECS = ("bf16", "int8", "qsgd(bits=8)", "qsgd(bits=4)", "nuqsgd(bits=4)")  # of quality "safe" on every gradient
-WORKLOADS = {
-    "vgg": Workload("vgg", 4, options={"width": 28}),
-    "resnet": Workload("resnet", 4),
-    "gpt": Workload("gpt", 2, options={"width": 128, "layers": 4, "heads": 4}),
-}
-SEARCHED = 5  # steps with each codec
-TURNS = 3
-SPAN = 1.5  # seconds of a turn
 OVER_PLAIN, OVER_BEST, COST = at_most(1.03), at_most(1.10), at_most(0.02)
-_MOST_STEPS = 80  # until auto must have decided
-_RUN = 1000  # steps of the run of which measuring may cost a share
+NEAR_BEST = at_least(10 / 12)  # of the cases
+RUN = 1000  # steps of the run of which measuring may cost a share
 
 
 @dataclass(frozen=True)
 class AutoRow:
-    """One model on one link; seconds are medians of steps, of the slowest rank.
+    """One model on one link; seconds are medians of steps, of the slowest rank, measured in turns.
 
-    `plain`, `best_seconds` and `auto` were measured in turns at the end; `searched` is the search before.
+    Args:
+        candidates: The codecs that `auto` and the search had.
+        plain: A step of plain DDP, of both halves together.
+        halves: A step of each of the two plain contenders, which do the same.
+        codec: The quickest plan of one codec, and its step.
+        best: The quickest plan of all that were searched, and its step.
+        auto: A step after the decision; `plan` and `reason` are those of the decision.
+        cost: Seconds until the decision beyond those of as many steps after it, as a share of a run of 1,000 steps.
+        searched: Each plan's step in the search, which was before.
     """
 
     kind: ClassVar[str] = "auto"
@@ -48,7 +45,11 @@ class AutoRow:
     parameters: int
     link: str
     ranks: int
+    candidates: list[str]
     plain: float
+    halves: list[float]
+    codec: str
+    codec_seconds: float
     best: str
     best_seconds: float
     auto: float
@@ -64,11 +65,62 @@ class AutoRow:
     def title(self) -> str:
         return f"auto, {self.model}, {self.link}"
 
+    @property
+    def noise(self) -> float:
+        """How far two contenders that do the same are apart."""
+        return max(self.halves) / min(self.halves) - 1.0
+
+    @property
+    def to_plain(self) -> float:
+        return self.auto / self.plain
+
+    @property
+    def to_best(self) -> float:
+        """Against the quickest of all, plain DDP among them."""
+        return self.auto / min(self.plain, self.best_seconds, self.codec_seconds)
+
     def judged(self) -> list[tuple[str, float | None, Target | None]]:
         return [
-            ("step / plain step", self.auto / self.plain, self.over_plain),
-            ("step / best step", self.auto / min(self.plain, self.best_seconds), self.over_best),
-            (f"share of a run of {_RUN:,} steps", self.cost, self.cost_target),
+            ("step / plain step", self.to_plain, self.over_plain),
+            ("step / best step", self.to_best, self.over_best),
+            (f"share of a run of {RUN:,} steps", self.cost, self.cost_target),
+        ]
+
+
+@dataclass(frozen=True)
+class AutoSummary:
+    """All cases together.
+
+    Args:
+        cases: Models times links.
+        as_plain: Cases in which a step with `auto` takes at most 1.03 of a plain one.
+        near_best: Cases in which it is within 10 % of the best one found.
+        uncompressed: Cases in which `auto` chose to compress nothing.
+        rightly: Those of them in which no plan that was searched made the step shorter by more than 3 %.
+        worst: The largest step in relation to the plain one.
+        noise: The largest noise of a case.
+        cost: The median and the largest share of a run of 1,000 steps that measuring takes.
+    """
+
+    kind: ClassVar[str] = "auto-summary"
+
+    cases: int
+    as_plain: int
+    near_best: int
+    uncompressed: int
+    rightly: int
+    worst: float
+    noise: float
+    cost: list[float]
+
+    @property
+    def title(self) -> str:
+        return f"auto, {self.cases} cases"
+
+    def judged(self) -> list[tuple[str, float | None, Target | None]]:
+        return [
+            ("share within 1.03 of plain", self.as_plain / self.cases, at_least(1.0)),
+            ("share within 10 % of the best", self.near_best / self.cases, NEAR_BEST),
         ]
 
 
@@ -84,74 +136,58 @@ def bench_auto(
         "model_options": dict(workload.options),
         "codecs": list(codecs),
     }
-    found = launched("thinwire_lab.bench.auto", job, hosts, link, tell)
-    return AutoRow(model=name, link=link, ranks=hosts, **found)
+    found = launched(WORKER, job, hosts, link, tell)
+    return AutoRow(model=name, link=link, ranks=hosts, candidates=list(codecs), **found)
 
 
-def measure(job: dict[str, Any], place: Place) -> dict[str, Any]:
-    model, batches = fresh_model(job), made_up_batches(job, place.rank)
-    searched = {}
-    for codec in job["codecs"]:
-        report(place, f"search: {codec}")
-        runner = Runner(codec, model)
-        runner.settle(batches)
-        runner.turn(batches, turns_in_span(SEARCHED, runner.pace, SPAN))
-        searched[codec] = slowest(runner.seconds)
-        runner.compressor.close()
-    best = min(searched, key=lambda codec: searched[codec])
-    report(place, "auto")
-    auto, first = decided(Runner(f"auto(candidates='{'; '.join(job['codecs'])}')", model), batches)
-    runners = {"ddp": Runner("ddp", model), best: Runner(best, model), "auto": auto}
-    for runner in runners.values():
-        runner.settle(batches)
-    for turn in range(TURNS):
-        report(place, f"turn {turn + 1} of {TURNS}")
-        for runner in runners.values():
-            runner.turn(batches, turns_in_span(SEARCHED, runner.pace, SPAN))
-    seconds = {name: slowest(runner.seconds) for name, runner in runners.items()}
-    assert isinstance(auto.compressor, Attached)
-    decision = auto.compressor.handle.decisions[-1]
-    for runner in runners.values():
-        runner.compressor.close()
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "plain": seconds["ddp"],
-        "best": best,
-        "best_seconds": seconds[best],
-        "auto": seconds["auto"],
-        "plan": str(decision.plan),
-        "reason": decision.reason,
-        "cost": max(0.0, first["seconds"] - first["steps"] * seconds["auto"]) / (_RUN * seconds["auto"]),
-        "searched": searched,
-    }
-
-
-def decided(runner: Runner, batches: Sequence[Any]) -> tuple[Runner, dict[str, float]]:
-    """Train until `auto` has decided; the seconds and the number of steps until then."""
-    assert isinstance(runner.compressor, Attached)
-    began, steps = time.perf_counter(), 0
-    while not runner.compressor.handle.decisions and steps < _MOST_STEPS:
-        runner.train(batches)
-        steps += 1
-    (seconds,) = largest([time.perf_counter() - began])
-    runner.seconds.clear()
-    return runner, {"seconds": seconds, "steps": steps}
+def summed_up(rows: Sequence[AutoRow]) -> AutoSummary:
+    plain = [row for row in rows if row.plan == "none"]
+    rightly = sum(OVER_PLAIN.met(row.plain / min(row.best_seconds, row.codec_seconds)) for row in plain)
+    return AutoSummary(
+        cases=len(rows),
+        as_plain=sum(OVER_PLAIN.met(row.to_plain) for row in rows),
+        near_best=sum(OVER_BEST.met(row.to_best) for row in rows),
+        uncompressed=len(plain),
+        rightly=rightly,
+        worst=max(row.to_plain for row in rows),
+        noise=max(row.noise for row in rows),
+        cost=[statistics.median(row.cost for row in rows), max(row.cost for row in rows)],
+    )
 
 
 def auto_table(rows: Sequence[AutoRow]) -> Table:
     """One row for each model and link; a miss is red."""
-    names = ("model", "link", "plain ms", "best", "best ms", "auto ms", "auto / plain", "auto / best", "cost", "plan")
-    table = columns(Table(title=f"auto on {rows[0].ranks} ranks", title_justify="left"), names, left=2)
+    names = ["model", "link", "codec", "plain ms", "codec ms", "best ms", "auto ms"]
+    names += ["auto / plain", "auto / best", "noise", "cost", "plan"]
+    table = columns(Table(title=f"auto on {rows[0].ranks} ranks", title_justify="left"), names, left=3)
     for row in rows:
-        ratios = [
-            f"{value:.2f}" if target is None or target.met(value or 0.0) else f"[bold red]{value:.2f}[/]"
-            for _, value, target in row.judged()[:2]
-        ]
-        times = [f"{1e3 * each:.1f}" for each in (row.plain, row.best_seconds, row.auto)]
-        plan = row.plan if len(row.plan) < 24 else "by layer"
-        table.add_row(row.model, row.link, times[0], row.best, *times[1:], *ratios, f"{row.cost:.1%}", plan)
+        ratios = [_marked(f"{value:.2f}", value, target) for _, value, target in row.judged()[:2]]
+        times = [f"{1e3 * each:.1f}" for each in (row.plain, row.codec_seconds, row.best_seconds, row.auto)]
+        cost = _marked(f"{row.cost:.1%}", row.cost, row.cost_target)
+        table.add_row(row.model, row.link, row.codec, *times, *ratios, f"{row.noise:.1%}", cost, _short(row.plan))
     return table
 
 
-if __name__ == "__main__":
-    work(sys.argv[1:], measure)
+def summary_table(row: AutoSummary) -> Table:
+    title = "all cases; noise: plain DDP against plain DDP in the same run"
+    names = ["at most 1.03 of plain", "worst", "within 10 % of best", "nothing compressed, rightly"]
+    names += ["largest noise", "cost: median, largest"]
+    table = columns(Table(title=title, title_justify="left"), names, left=0)
+    table.add_row(
+        f"{row.as_plain} of {row.cases}",
+        f"{row.worst:.2f}",
+        f"{row.near_best} of {row.cases}",
+        f"{row.rightly} of {row.uncompressed}",
+        f"{row.noise:.1%}",
+        f"{row.cost[0]:.1%}, {row.cost[1]:.1%}",
+    )
+    return table
+
+
+def _marked(shown: str, value: float | None, target: Target | None) -> str:
+    missed = target is not None and value is not None and not target.met(value)
+    return f"[bold red]{shown}[/]" if missed else shown
+
+
+def _short(plan: str) -> str:
+    return plan if len(plan) < 24 else "by layer"

@@ -56,10 +56,10 @@ class Runner:
         took = [self.train(batches) for _ in range(self.warmup)]
         (self.pace,) = largest(took[-1:])
 
-    def train(self, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
-        """One step from when all ranks begin; its seconds on this rank."""
+    def train(self, batches: Sequence[tuple[Tensor, Tensor]], together: bool = True) -> float:
+        """One step, from a moment at which all ranks begin, or at once; its seconds on this rank."""
         x, y = batches[self.step % len(batches)]
-        began = common_moment()
+        began = common_moment() if together else time.perf_counter()
         with span("step"):
             with span("forward"):
                 loss = loss_of(self.parallel, x, y)

@@ -4,18 +4,21 @@ A file is JSONL. Its first record has machine, versions and command; every other
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from thinwire.errors import ThinwireError
 from thinwire_lab.bench.timing import circumstances
+from thinwire_lab.report.jsonl import read_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+T = TypeVar("T")
 
 FOLDER = Path("benchmarks") / "results"
 
@@ -105,6 +108,39 @@ def heading_line(name: str) -> str:
 def row_lines(rows: Sequence[Row]) -> list[str]:
     """The other records."""
     return [json.dumps(record_of(row), ensure_ascii=False) for row in rows]
+
+
+def kept_records(path: Path, name: str) -> list[dict[str, Any]]:
+    """The records of a file that a benchmark of this name has begun, or none; another file is refused."""
+    if not path.exists() or not path.stat().st_size:
+        return []
+    records = [record for _, record in read_lines(path, f"thinwire bench {name}") if isinstance(record, dict)]
+    if not records or records[0].get("benchmark") != name:
+        raise BenchError(f"{path} was not begun by `thinwire bench {name}`; give another -o.")
+    return records
+
+
+def restored(kind: type[T], records: Iterable[Mapping[str, Any]]) -> list[T]:
+    """The rows of one kind among records; their targets are those of today."""
+    names = [f.name for f in fields(kind) if not isinstance(f.default, Target)]  # type: ignore[arg-type]  # as above
+    try:
+        return [
+            kind(**{name: record[name] for name in names})
+            for record in records
+            if record["kind"] == kind.kind  # type: ignore[attr-defined]  # a row
+        ]
+    except KeyError as missing:
+        raise BenchError(f"the records are of an earlier version: they have no {missing}; give another -o.") from None
+
+
+def check_settings(path: Path | None, theirs: Mapping[str, object], ours: Mapping[str, object]) -> None:
+    """Refuse to go on with a file whose cases were measured in another way."""
+    for name, value in ours.items():
+        if theirs[name] != value:
+            raise BenchError(
+                f"{path} has cases whose {name} are {theirs[name]}, not {value}; go on with its own settings, or give"
+                " another -o."
+            )
 
 
 def columns(table: "Table", names: Sequence[str], left: int = 1) -> "Table":

@@ -11,8 +11,8 @@ from thinwire_lab.cli.bench_options import (
     JsonOption,
     LinksOption,
     OnlyPossibleOption,
-    OutputOption,
-    chosen_links,
+    ResumedOption,
+    chosen_cases,
 )
 from thinwire_lab.cli.lab import HostsOption
 
@@ -25,27 +25,41 @@ def auto(
     codecs: CodecsOption = None,
     or_loopback: OnlyPossibleOption = False,
     as_json: JsonOption = False,
-    output: OutputOption = None,
+    output: ResumedOption = None,
 ) -> None:
-    """What `attach(model, "auto")` chooses: its step beside the plain one and that of the best codec.
+    """What `attach(model, "auto")` chooses: its step beside the plain one and that of the best plan.
+
+    All plans that the planner can form from the codecs are searched. Plain DDP takes part twice, which shows the
+    noise. With -o, a file that is there already goes on with the cases that it lacks.
 
     Example:
 
-      thinwire bench auto --model vgg --links 200mbit,none
+      thinwire bench auto --model vgg --links 200mbit,none -o auto.jsonl
     """
-    from thinwire_lab.bench.auto import CODECS, LINKS, WORKLOADS, AutoRow, auto_table, bench_auto
-    from thinwire_lab.bench.results import BenchError, spread
+    from thinwire_lab.bench.auto import (
+        CODECS,
+        LINKS,
+        WORKLOADS,
+        AutoRow,
+        auto_table,
+        bench_auto,
+        summary_table,
+        summed_up,
+    )
+    from thinwire_lab.bench.results import check_settings, restored
     from thinwire_lab.compare.contenders import split_list
 
-    names = spread(model)
-    if unknown := [name for name in names if name not in WORKLOADS]:
-        raise BenchError(f"there is no model {unknown[0]!r} to benchmark; known are {', '.join(WORKLOADS)}.")
-    findings = Findings("auto", as_json, output)
-    chosen = split_list(codecs) if codecs else CODECS
-    for name in names:
-        rows: list[AutoRow] = []
-        for link in chosen_links(links, LINKS, or_loopback):
-            with findings.progress(f"{name}, link {link}") as tell:
-                rows.append(bench_auto(name, link, hosts, chosen, tell))
-        findings.add(rows, auto_table(rows))
-    findings.close()
+    cases = chosen_cases(model, WORKLOADS, links, LINKS, or_loopback)
+    findings = Findings("auto", as_json, output, resume=True)
+    chosen = split_list(codecs) if codecs else list(CODECS)
+    done = {(row.model, row.link): row for row in restored(AutoRow, findings.kept)}
+    for row in done.values():
+        check_settings(output, {"hosts": row.ranks, "codecs": row.candidates}, {"hosts": hosts, "codecs": chosen})
+    findings.keep(list(done.values()), auto_table(list(done.values())) if done else None)
+    waiting = [case for case in cases if case not in done]
+    for name, link in waiting:
+        with findings.progress(f"{name}, link {link}") as tell:
+            done[name, link] = bench_auto(name, link, hosts, chosen, tell)
+        findings.add([done[name, link]], auto_table([done[name, link]]))
+    summary = summed_up(list(done.values()))
+    findings.end([summary], summary_table(summary), new=bool(waiting))

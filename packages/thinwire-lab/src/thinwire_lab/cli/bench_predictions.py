@@ -10,8 +10,8 @@ from thinwire_lab.cli.bench_options import (
     JsonOption,
     LinksOption,
     OnlyPossibleOption,
-    OutputOption,
-    chosen_links,
+    ResumedOption,
+    chosen_cases,
 )
 from thinwire_lab.cli.lab import HostsOption
 
@@ -24,33 +24,38 @@ def predictions(
     steps: Annotated[int, typer.Option(help="Steps that are measured with each codec.", min=2)] = 5,
     or_loopback: OnlyPossibleOption = False,
     as_json: JsonOption = False,
-    output: OutputOption = None,
+    output: ResumedOption = None,
 ) -> None:
     """Steps that the planner predicts beside steps that are measured: models, links and codecs.
 
     Each model is profiled on each link as `thinwire advise` does, then trained for some steps with each codec. The
-    target is an error of 15 % in the median and of 30 % at worst.
+    target is an error of 15 % in the median and of 30 % at worst. With -o, a file that is there already goes on with
+    the cases that it lacks.
 
     Example:
 
       thinwire bench predictions --model vgg --links 200mbit --codecs "none; qsgd(bits=4)"
     """
     from thinwire_lab.bench import predictions as measuring
-    from thinwire_lab.bench.results import BenchError, spread
+    from thinwire_lab.bench.results import check_settings, restored
     from thinwire_lab.compare.contenders import split_list
 
-    chosen, names = split_list(codecs) if codecs else list(measuring.CODECS), spread(model)
-    if unknown := [name for name in names if name not in measuring.WORKLOADS]:
-        known = ", ".join(measuring.WORKLOADS)
-        raise BenchError(f"there is no model {unknown[0]!r} to benchmark; known are {known}.")
-    findings, rows = Findings("predictions", as_json, output), list[measuring.PredictionRow]()
-    for name in names:
-        for link in chosen_links(links, measuring.LINKS, or_loopback):
-            with findings.progress(f"{name}, link {link}") as tell:
-                workload = measuring.WORKLOADS[name]
-                found = measuring.bench_predictions(name, workload, link, hosts, chosen, steps, tell)
-            rows += found
-            findings.add(found, measuring.predictions_table(found))
-    summary = measuring.summed_up(rows)
-    findings.add([summary], measuring.summary_table(summary))
-    findings.close()
+    chosen = split_list(codecs) if codecs else list(measuring.CODECS)
+    cases = chosen_cases(model, measuring.WORKLOADS, links, measuring.LINKS, or_loopback)
+    findings = Findings("predictions", as_json, output, resume=True)
+    done: dict[tuple[str, str], list[measuring.PredictionRow]] = {}
+    for row in restored(measuring.PredictionRow, findings.kept):
+        done.setdefault((row.model, row.link), []).append(row)
+    for rows in done.values():
+        theirs = {"hosts": rows[0].ranks, "codecs": [row.codec for row in rows]}
+        check_settings(output, theirs, {"hosts": hosts, "codecs": chosen})
+        findings.keep(rows, measuring.predictions_table(rows))
+    waiting = [case for case in cases if case not in done]
+    for name, link in waiting:
+        with findings.progress(f"{name}, link {link}") as tell:
+            workload = measuring.WORKLOADS[name]
+            found = measuring.bench_predictions(name, workload, link, hosts, chosen, steps, tell)
+        done[name, link] = found
+        findings.add(found, measuring.predictions_table(found))
+    summary = measuring.summed_up([row for rows in done.values() for row in rows])
+    findings.end([summary], measuring.summary_table(summary), new=bool(waiting))

@@ -97,6 +97,12 @@ def read_lines(path: str | Path, writer: str) -> Iterator[tuple[int, Any]]:
         yield len(lines) + 1, value
 
 
+def end_last_line(path: Path) -> None:
+    """Remove a line that was cut short, so that what follows begins on its own."""
+    if path.is_file() and (content := path.read_bytes()) and not content.endswith(b"\n"):
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
+
+
 def read_document(path: str | Path, kind: type[T], writer: str) -> T:
     """A dataclass from a file that is JSON as a whole."""
     data = read_file(path)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from thinwire_lab.report import jsonl
 from thinwire_lab.report.jsonl import RecordError as RecordError
-from thinwire_lab.report.jsonl import build, line_error, read_lines
+from thinwire_lab.report.jsonl import build, end_last_line, line_error, read_lines
 
 WRITER = "thinwire compare"
 
@@ -211,7 +211,7 @@ class Writer:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _end_last_line(self.path)
+        end_last_line(self.path)
         self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, record: Record) -> None:
@@ -226,9 +226,3 @@ class Writer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _end_last_line(path: Path) -> None:
-    """Remove a line that was cut short, so that what follows begins on its own."""
-    if path.is_file() and (content := path.read_bytes()) and not content.endswith(b"\n"):
-        path.write_bytes(content[: content.rfind(b"\n") + 1])
