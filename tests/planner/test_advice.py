@@ -98,6 +98,14 @@ def test_other_buckets_keep_the_layers_and_the_end_of_backward() -> None:
     assert other.ready[-1] == pytest.approx(model.ready[-1])
 
 
+def test_described_gradients_have_a_type() -> None:
+    halves, numbers = (described_model(shapes_of(30_000_000), 0.1, dtype=name) for name in ("bfloat16", "float32"))
+    assert {layer.dtype for layer in halves.layers} == {"bfloat16"}
+    assert len(halves.ready) < len(numbers.ready)  # buckets are counted in bytes
+    with pytest.raises(CodecError, match=r"the type of gradients is one of float32, bfloat16, .*; got 'int8'"):
+        described_model(shapes_of(100), 0.1, dtype="int8")
+
+
 def test_shapes_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "shapes.json"
     path.write_text(json.dumps({"a.weight": [3, 4], "a.bias": [3]}))

@@ -1,15 +1,20 @@
 """What is walked without a network is what the other worlds send."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from tests.planner.profiles import thin
 from thinwire.core.average import average
 from thinwire.core.coalesced import coalesced
 from thinwire.core.codec import Codec
 from thinwire.core.ops import Rounds
 from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot
+from thinwire.planner.choice import choose
 from thinwire.planner.jobs import made_up, walked
+from thinwire.planner.predict import predict
 from thinwire.planner.sketch import sketch
 from thinwire.worlds.modelled import walk
 from thinwire.worlds.simulated import run
@@ -60,6 +65,29 @@ def test_a_sketch_has_the_bytes_and_rounds_of_the_walk(text: str, ranks: int) ->
     assert drawn.sent == (made.sent if exact else pytest.approx(made.sent, rel=0.1))
     assert drawn.rounds == made.rounds
     assert [(op.kind, op.overlapped) for op in drawn.operations] == [(op.kind, op.overlapped) for op in made.operations]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("text", ["none", "bf16", "qsgd(bits=4)"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_what_is_not_compressed_is_summed_in_its_own_type(dtype: str, text: str, ranks: int) -> None:
+    shapes = ((300, 256), (64,), (31,))
+    texts, dtypes = (text, "none", "none"), (dtype, dtype, "float32")
+    made, drawn = walked(texts, shapes, ranks, dtypes), sketch(texts, shapes, ranks, dtypes)
+    assert (drawn.sent, drawn.rounds) == (made.sent, made.rounds)
+    assert [(op.kind, op.sent, op.overlapped) for op in drawn.operations] == [
+        (op.kind, op.sent, op.overlapped) for op in made.operations
+    ]
+
+
+def test_a_plain_step_of_half_precision_sends_half() -> None:
+    given = thin()
+    layers = tuple(replace(layer, dtype="bfloat16") for layer in given.model.layers)
+    half = replace(given, model=replace(given.model, layers=layers))
+    assert 2 * predict(half, "none").sent == predict(given, "none").sent
+    assert predict(half, "qsgd(bits=4)").sent < predict(given, "qsgd(bits=4)").sent  # vectors travel in their type
+    assert choose(half).best.prediction.step <= choose(given).best.prediction.step
+    assert "bf16" not in {choose(half).best.codec, *(str(r.codec) for r in choose(half).best.plan.rules)}
 
 
 @pytest.mark.parametrize("ranks", [2, 5])

@@ -31,6 +31,9 @@ def advise(
     link: Annotated[str | None, typer.Option(help="Predict for links of this rate, such as 1gbit.")] = None,
     latency: Annotated[str, typer.Option(help="Time of a packet from one host to another, with --link.")] = "0.1ms",
     backward: Annotated[str, typer.Option(help="Time of a backward pass, for a described model.")] = "100ms",
+    dtype: Annotated[
+        str, typer.Option(help="Type of the gradients of a described model: float32, bfloat16, float16.")
+    ] = "float32",
     quality: Annotated[str, typer.Option(help="How much a codec may lose: safe, balanced, bold.")] = "safe",
     codecs: Annotated[str | None, typer.Option(help="Codecs to compare, separated by semicolons.")] = None,
     steps: Annotated[int, typer.Option(help="Steps of the script to look at.", min=3)] = 10,
@@ -78,7 +81,7 @@ def advise(
 
         found = load_profile(profile)
     else:
-        found = _described(parameters, shapes, wanted, backward, candidates)
+        found = _described(parameters, shapes, wanted, backward, dtype, candidates)
     if int(os.environ.get("RANK", "0")) == 0:
         elsewhere = found if not argv and profile is None else _elsewhere(found, wanted, hosts, ranks_per_host)
         _tell(elsewhere, quality, candidates if profile is not None else None, save, page, as_json)
@@ -112,6 +115,7 @@ def _described(
     shapes: Path | None,
     wanted: tuple[str, str, int | None, int] | None,
     backward: str,
+    dtype: str,
     candidates: list[str] | None,
 ) -> "Profile":
     from thinwire.errors import CodecError
@@ -127,7 +131,7 @@ def _described(
     if wanted is None or wanted[2] is None:
         raise CodecError("a described model needs a described network: give --hosts and --link.")
     described = read_shapes(shapes) if shapes is not None else shapes_of(parse_count(parameters or ""))
-    model = described_model(described, parse_seconds(backward))
+    model = described_model(described, parse_seconds(backward), dtype=dtype)
     return described_profile(model, _link(wanted, 2), candidates, wanted[3])
 
 

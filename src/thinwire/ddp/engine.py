@@ -107,7 +107,7 @@ class Engine:
         plain = [p for p in pieces if not self._is_coded(p.name)]
         bundle_numel = sum(p.gradient.numel() for p in coded)
         tallies = [Tally(1, p.gradient.numel()) for p in coded]
-        groups = [[whole]] if whole is not None and not coded else _alike([p.gradient for p in plain])
+        groups = [[whole]] if whole is not None and not coded else alike([p.gradient for p in plain])
         # beside sums of the backend, what is plain shares a collective; beside messages, it is summed at the same time
         aside = all(self.codec(p.name).coders for p in coded)
         tallies += [Tally(0, numbers, numbers) for numbers in (sum(t.numel() for t in group) for group in groups)]
@@ -177,7 +177,7 @@ class Engine:
 
     def note_plain(self, parameters: Sequence[tuple[str, Tensor]], ranks: int, waited: float) -> None:
         """Count a step that DDP averaged without compression; its bytes are those of the fewest all-reduces."""
-        groups = _alike(p for _, p in parameters)
+        groups = alike(p for _, p in parameters)
         numbers, sent = sum(p.numel() for _, p in parameters), sum(AllReduce(group).sent(0, ranks) for group in groups)
         rounds = len(groups) if ranks > 1 else 0
         tally = Tally(len(parameters), numbers, numbers, sent=sent, received=sent, rounds=rounds)
@@ -234,7 +234,7 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a + b
 
 
-def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+def alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     """Groups of tensors that can share one all-reduce."""
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for t in tensors:

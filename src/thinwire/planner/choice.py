@@ -149,6 +149,8 @@ def _cost(profile: Profile, codec: str, layer: Layer) -> float:
     if codec != "none" and not _is_compressed(codec, layer):
         chosen = Codec()
     sent = int(chosen.wire_bytes(layer.shape, profile.ranks))
+    if not chosen.stages:
+        sent = sent * layer.nbytes // max(4 * layer.numel, 1)  # sums have the type of the gradient
     kind = "exchange" if chosen.coders else "reduce"
     _, wire, _ = profile.link.cost(kind, sent, profile.ranks)
     compresses = bool(chosen.stages) and chosen.compresses(Spec.of(layer.shape))

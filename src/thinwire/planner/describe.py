@@ -17,6 +17,7 @@ _RATE = {"k": 1e3, "m": 1e6, "g": 1e9}
 _COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SIDE = 1024  # rows and columns of the matrices of a model of which only the number of parameters is known
+TYPES = ("float32", "bfloat16", "float16", "float64")
 FORWARD = 0.5  # of the time of backward
 
 
@@ -62,20 +63,25 @@ def read_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def described_model(shapes: Mapping[str, Sequence[int]], backward: float, step: float | None = None) -> Model:
+def described_model(
+    shapes: Mapping[str, Sequence[int]], backward: float, step: float | None = None, dtype: str = "float32"
+) -> Model:
     """A model whose gradients come at a steady pace, the last layer's first.
 
     Args:
         shapes: Parameters by name, in the order of the forward pass.
         backward: Seconds of a backward pass.
         step: Seconds of a step without communication; None adds half of backward for the forward pass.
+        dtype: Type of the numbers of its gradients.
     """
+    if dtype not in TYPES:
+        raise CodecError(f"the type of gradients is one of {', '.join(TYPES)}; got {dtype!r}.")
     step = (1 + FORWARD) * backward if step is None else step
     if not 0 < backward <= step:
         raise CodecError(
             f"backward must take more than no time and no more than the step; got {backward} and {step} s."
         )
-    ordered = [Layer(name, tuple(shape), 0) for name, shape in reversed(list(shapes.items()))]
+    ordered = [Layer(name, tuple(shape), 0, dtype) for name, shape in reversed(list(shapes.items()))]
     layers = bucketed(ordered, DEFAULT_BUCKETS)
     return Model(layers, paced(layers, step - backward, step), step)
 

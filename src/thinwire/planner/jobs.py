@@ -16,7 +16,7 @@ from thinwire.core.ops import Rounds
 from thinwire.core.route import StepInfo
 from thinwire.core.slot import Slot
 from thinwire.core.spec import Spec
-from thinwire.ddp.engine import plain_rounds
+from thinwire.ddp.engine import alike, plain_rounds
 from thinwire.worlds.modelled import Walk, walk
 
 STEADY_STEP = 1 << 24  # schedules and warm-ups in steps are over
@@ -68,14 +68,14 @@ def walk_job(
     """
     buffers = (Buffers(), Buffers())
     coded = [piece for piece in pieces if piece.codec.stages]
-    plain = [piece for piece in pieces if not piece.codec.stages]
+    plain = [piece.gradient for piece in pieces if not piece.codec.stages]
     bundle = max(bundle, sum(piece.gradient.numel() for piece in coded))
     aside = bool(coded) and all(piece.codec.coders for piece in coded)
 
     def rounds(rank: int) -> Rounds[list[object]]:
         work: list[Rounds[object]] = []
         if plain:
-            work.append(plain_rounds([piece.gradient.clone() for piece in plain], ranks, aside))
+            work += [plain_rounds([x.clone() for x in group], ranks, aside) for group in alike(plain)]
         for piece in coded:
             info = StepInfo(rank, ranks, piece.seed, step, None, bundle, measure, buffers[rank])
             gradient = piece.gradient.clone()
@@ -99,17 +99,22 @@ def settle(pieces: Sequence[Piece], ranks: int) -> Walk:
 
 
 @lru_cache(maxsize=512)
-def walked(codecs: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], ranks: int) -> Walk:
+def walked(
+    codecs: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], ranks: int, dtypes: tuple[str, ...] | None = None
+) -> Walk:
     """The walk of gradients of these shapes through these codecs; the numbers are made up.
 
     Args:
         codecs: The codec of each gradient, as text.
         shapes: The shape of each gradient.
         ranks: The number of ranks.
+        dtypes: The type of each gradient's numbers; None: float32.
     """
     pieces = []
-    for number, (text, shape) in enumerate(zip(codecs, shapes, strict=True)):
-        tensor = _kept(shape)
+    for number, (text, shape, dtype) in enumerate(
+        zip(codecs, shapes, dtypes or ("float32",) * len(shapes), strict=True)
+    ):
+        tensor = _kept(shape).to(getattr(torch, dtype))
         pieces.append(Piece(Codec.parse(text), tensor, tensor, seed=zlib.crc32(f"{number}".encode())))
     return settle(pieces, ranks)
 

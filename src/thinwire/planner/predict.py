@@ -10,8 +10,6 @@ from thinwire.planner.sketch import sketch
 from thinwire.planner.timeline import Elapsed, Job, Phase, elapsed
 from thinwire.worlds.modelled import Operation
 
-_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2}
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -94,7 +92,7 @@ def bundles(model: Model, codecs: Sequence[str]) -> list[list[int]]:
             found.append(members)
         else:
             waiting += members
-        size = sum(model.layers[i].numel * _BYTES.get(model.layers[i].dtype, 4) for i in waiting)
+        size = sum(model.layers[i].nbytes for i in waiting)
         if waiting and (bucket == len(model.ready) - 1 or size >= WORTH_ROUNDS):
             found.append(waiting)
             waiting = []
@@ -107,7 +105,7 @@ def _job(
     layers = [profile.model.layers[i] for i in bundle]
     mine = tuple(codecs[i] for i in bundle)
     found = [profile.figures(codec, layer.name) for codec, layer in zip(mine, layers, strict=True)]
-    walk = sketch(mine, tuple(layer.shape for layer in layers), ranks)
+    walk = sketch(mine, tuple(x.shape for x in layers), ranks, tuple(x.dtype for x in layers))
     ready = max(profile.model.ready[layer.bucket] for layer in layers)
     phases = _phases(walk.operations, found, link, profile.machine, ranks) if ranks > 1 else []
     return Job(ready, phases), walk.sent, walk.rounds

@@ -25,7 +25,6 @@ from thinwire.planner.jobs import Piece, made_up, settle
 from thinwire.worlds.modelled import Operation, Walk
 
 _TINY = (48, 64)  # a tensor whose walk shows what kind of operations a codec agrees by
-_ONE = Operation("reduce", 0, 0, 1, key="sum float32")
 
 
 @dataclass(frozen=True)
@@ -38,25 +37,36 @@ class _Sum:
     asked: int = 0  # bytes of the question whether parts can overflow
 
 
-def sketch(codecs: Sequence[str], shapes: Sequence[tuple[int, ...]], ranks: int) -> Walk:
+def sketch(
+    codecs: Sequence[str], shapes: Sequence[tuple[int, ...]], ranks: int, dtypes: Sequence[str] | None = None
+) -> Walk:
     """What a rank sends to average these gradients in the same rounds, once the codecs have started up.
 
     Args:
         codecs: The codec of each gradient, as text.
         shapes: The shape of each gradient.
         ranks: The number of ranks.
+        dtypes: The type of each gradient's numbers, which is that of sums without a codec; None: float32.
     """
     if ranks == 1:
         return Walk(())
     coded = [(t, s) for t, s in zip(codecs, shapes, strict=True) if t != "none" and _numel(s)]
-    plain = [s for t, s in zip(codecs, shapes, strict=True) if t == "none" and _numel(s)]
+    plain: dict[str, list[tuple[int, ...]]] = {}
+    for text, shape, dtype in zip(codecs, shapes, dtypes or ["float32"] * len(shapes), strict=True):
+        if text == "none" and _numel(shape):
+            plain.setdefault(dtype, []).append(shape)
     bundle = sum(_numel(shape) for _, shape in coded)
     aside = bool(coded) and all(Codec.parse(text).coders for text, _ in coded)
-    columns = [piece_operations(text, shape, ranks, bundle) for text, shape in coded]
-    if plain:
-        sent = sum(2 * (ranks - 1) * -(-_numel(shape) // ranks) * 4 for shape in plain)
-        columns.insert(0, (replace(_ONE, sent=sent, received=sent, overlapped=aside),))
+    columns: list[tuple[Operation, ...]] = [(_plain_sum(dtype, those, ranks, aside),) for dtype, those in plain.items()]
+    columns += [piece_operations(text, shape, ranks, bundle) for text, shape in coded]
     return Walk(tuple(_merged(columns)))
+
+
+def _plain_sum(dtype: str, shapes: Sequence[tuple[int, ...]], ranks: int, aside: bool) -> Operation:
+    """The sum of what is not compressed; `aside`: it is in flight beside other operations."""
+    size: int = getattr(torch, dtype).itemsize
+    sent = sum(2 * (ranks - 1) * -(-_numel(shape) // ranks) * size for shape in shapes)
+    return Operation("reduce", sent, sent, 1, overlapped=aside, key=f"sum {dtype}")
 
 
 def _numel(shape: tuple[int, ...]) -> int:
