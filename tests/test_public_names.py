@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,7 @@ def private_names(source: str) -> list[str]:
             offered = OFFERED.get(str(node.module), set())
             found += [f"{node.module}.{a.name}" for a in node.names if a.name not in offered]
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "thinwire":
-            found += [] if node.attr in {*public_names, "extend"} else [f"thinwire.{node.attr}"]
+            found += [] if node.attr in {*public_names, "extend", "integrations"} else [f"thinwire.{node.attr}"]
     return found
 
 
@@ -72,3 +74,20 @@ def test_every_public_name_is_there() -> None:
 def test_stages_are_listed_under_their_text_names() -> None:
     listed = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", REFERENCE.read_text(encoding="utf-8"), re.MULTILINE))
     assert listed == {stage.__name__: stage.name for stage in thinwire.STAGES}
+
+
+def test_front_ends_are_attributes_that_import_their_framework_at_use() -> None:
+    """In a new process: here other tests have imported them."""
+    program = """
+import sys
+import thinwire
+names = dir(thinwire.integrations)
+assert "accelerate" not in sys.modules and "torch" not in sys.modules
+assert callable(thinwire.integrations.ray.report)
+try:
+    thinwire.integrations.keras
+except AttributeError as reason:
+    print(reason)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "module 'thinwire.integrations' has no attribute 'keras'\n", done.stderr

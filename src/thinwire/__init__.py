@@ -13,10 +13,13 @@ from thinwire._version import __version__ as __version__
 _LOADERS.append(lambda: import_module("thinwire.api"))
 
 if TYPE_CHECKING:
+    from thinwire import integrations as integrations
     from thinwire.api import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
+        if name == "integrations":
+            return import_module("thinwire.integrations")
         if name == "__all__" or not name.startswith("_"):
             api = import_module("thinwire.api")
             if name == "__all__" or name in api.__all__:
@@ -25,4 +28,4 @@ else:
         raise AttributeError(f"module 'thinwire' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *import_module("thinwire.api").__all__})
+        return sorted({*globals(), "integrations", *import_module("thinwire.api").__all__})
