@@ -104,6 +104,12 @@ def attach(
         "reduction": reduction,
     }
     handle = _attached(model, inner, parsed, local_size, options)
+    if isinstance(handle, SingleHandle):
+        warnings.warn(
+            "thinwire is attached to a model that one process trains alone: nothing is sent, so nothing is compressed.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if auto is not None:
         choose_for(handle, inner, auto, timeout)
     return handle
@@ -123,11 +129,6 @@ def _attached(model: nn.Module, inner: Any, parsed: Plan, local_size: int | str,
             )
         return attach_fsdp(inner, parsed, **options)
     _check_alone(model, inner)
-    warnings.warn(
-        "thinwire is attached to a model that one process trains alone: nothing is sent, so nothing is compressed.",
-        RuntimeWarning,
-        stacklevel=3,
-    )
     return SingleHandle(inner, parsed, **{name: options[name] for name in ("seed", "start", "reduction")})
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import init_device_mesh
@@ -11,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import thinwire
-from tests.fsdp.cases import case, loss_of, mesh, net, sharded
+from tests.fsdp.cases import case, gradients, loss_of, mesh, net, sharded
 from thinwire import WorldError
 from thinwire.fsdp.replicas import is_sum
 
@@ -59,6 +60,50 @@ def what_cannot_be_compressed_is_refused(rank: int, folder: Path) -> None:
     fully_shard(empty, mesh=mesh(2))
     with pytest.raises(WorldError, match="fully_shard manages no parameter"):
         thinwire.attach(empty, "qsgd")
+
+
+@case
+def a_parameter_that_is_unfrozen_later_is_named(rank: int, folder: Path) -> None:
+    for replicas in (2, 1):
+        module = net()
+        module.first.weight.requires_grad_(False)
+        model = sharded(module, replicas)
+        handle = thinwire.attach(model, "qsgd")
+        loss_of(model, rank, 0).backward()
+        model.first.weight.requires_grad_(True)
+        message = r"first\.weight has a gradient, and was frozen when thinwire was attached; .* attach again"
+        with pytest.raises(WorldError, match=message):
+            loss_of(model, rank, 1).backward()
+        handle.close()
+        module = net()
+        module.first.weight.requires_grad_(False)
+        model = sharded(module, replicas)
+        handle = thinwire.attach(model, "qsgd")
+        loss_of(model, rank, 0).backward()
+        handle.close()
+        model.first.weight.requires_grad_(True)
+        handle = thinwire.attach(model, "qsgd")
+        loss_of(model, rank, 1).backward()
+        assert "first.weight" in {d.name for d in handle.plan if d.compressed}
+        assert handle.step == 1
+        handle.close()
+
+
+@case
+def parameters_that_were_replaced_are_found(rank: int, folder: Path) -> None:
+    """As `from_pretrained` of transformers replaces them, before FSDP's first forward pass."""
+    for replicas in (2, 1):
+        native, model = sharded(net(), replicas), sharded(net(), replicas)
+        for each in (native, model):
+            each.load_state_dict({name: x.clone() for name, x in each.state_dict().items()}, assign=True)
+        handle = thinwire.attach(model, "none")
+        for each in (native, model):
+            loss_of(each, rank, 0).backward()
+        expected = gradients(native)
+        for name, value in gradients(model).items():
+            assert torch.allclose(value, expected[name], rtol=1e-5, atol=1e-7), name
+        assert handle.step == 1
+        handle.close()
 
 
 @case

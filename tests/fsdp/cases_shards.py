@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 import thinwire
 from tests.fsdp.cases import (
@@ -60,6 +61,26 @@ def none_sums_shards_as_fsdp_does(rank: int, folder: Path) -> None:
                 assert torch.allclose(found[name], value, rtol=rtol, atol=rtol * scale), name
             assert last_of(handle).step == 0
             handle.close()
+
+
+@case
+def a_mesh_of_one_replica_is_compressed_between_its_shards(rank: int, folder: Path) -> None:
+    """Two dimensions, of which the first has nothing to reduce."""
+    one = init_device_mesh("cpu", (1, RANKS), mesh_dim_names=("replicate", "shard"))
+    models: list[Any] = [fully_shard(net(), mesh=one) for _ in range(2)]
+    handle = thinwire.attach(models[0], "none")
+    for each in models:
+        loss_of(each, rank, 0).backward()
+    found, expected = (gradients(each) for each in models)
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=1e-5, atol=1e-7), name
+    numel = sum(torch.Size(d.shape).numel() for d in handle.plan)
+    assert last_of(handle).bytes_sent == 3 * 4 * numel
+    handle.use("qsgd")
+    loss_of(models[0], rank, 1).backward()
+    assert last_of(handle).wire_ratio > 3
+    assert handle.state_dict()["shards"] == RANKS
+    handle.close()
 
 
 @case

@@ -26,6 +26,7 @@ class PassWatch:
     ) -> None:
         """`modules`: their forward passes count. `ended` is called with the seconds since the last gradient."""
         self._ended = ended
+        self.syncs: Callable[[], bool] | None = None  # whether a micro-batch is the last of its step; None: each one is
         self._awaited = False  # there was a forward pass that counts
         self._begun = False  # and its gradients are coming
         self._ready = 0.0
@@ -45,7 +46,9 @@ class PassWatch:
 
     def _counts(self, module: Any) -> bool:
         """Whether a forward pass of this module counts; not if activation checkpointing repeats it in backward."""
-        return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+            return False
+        return self.syncs is None or self.syncs()
 
     def _on_forward(self, module: Any, given: Any, output: Any) -> None:
         if self._counts(module):

@@ -7,14 +7,14 @@ from torch import nn
 from thinwire.core.plan import Plan
 from thinwire.ddp.handle import Handle
 from thinwire.errors import CodecError, WorldError
+from thinwire.fsdp.alone import AloneHandle
 from thinwire.fsdp.groups import mesh_of, parameter_groups
 from thinwire.fsdp.handle import FSDPHandle
-from thinwire.fsdp.replicas import ReplicaGroup
-from thinwire.fsdp.scatter import ReduceScatter, ScatterHandle
+from thinwire.fsdp.scatter import ScatterHandle
 
 
 def attach_fsdp(model: nn.Module, plan: Plan, **options: Any) -> Handle:
-    """Compress between the replicas of a model, or in its reduce-scatter if there is one replica.
+    """Compress between the replicas of a model, or in its reduce-scatter if there is one replica; in one process, not.
 
     Args:
         model: A model to which `fully_shard` or FSDP's `replicate` was applied.
@@ -32,8 +32,10 @@ def attach_fsdp(model: nn.Module, plan: Plan, **options: Any) -> Handle:
     """
     groups = parameter_groups(model)
     mesh = mesh_of(groups)
-    if isinstance(mesh.replicas, ReplicaGroup) or any(isinstance(g.reduce_scatter, ReduceScatter) for g in groups):
+    if any(group.followed for group in groups):
         raise WorldError("this model already has a thinwire handle; call handle.use(...) on it, or handle.close().")
+    if mesh.replicas is None and mesh.shards is None:
+        return AloneHandle(model, plan, groups, mesh, **{key: options[key] for key in ("seed", "start", "reduction")})
     if mesh.replicas is None and options.get("check"):
         raise CodecError(
             "check compares what replicas get, and this model has one: each rank gets another shard; leave check away."

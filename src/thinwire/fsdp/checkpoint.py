@@ -3,11 +3,16 @@
 {"shards": S, "shard0": {as `ddp.checkpoint_save` writes it, with the ranks of these replicas}, ...}
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from thinwire.core.checks import expect_count, expect_mapping
+from thinwire.ddp.checkpoint_api import Checkpoints
+from thinwire.ddp.checkpoint_folder import read_distributed
 from thinwire.errors import StateError
+from thinwire.fsdp.groups import Mesh
 from thinwire.worlds.peers import Peers
 
 
@@ -55,3 +60,30 @@ def of_shard(saved: Any, shard: int, shards: int) -> Mapping[str, Any]:
             " (called by all ranks) on one."
         )
     return expect_mapping(f"'shard{shard}' in this checkpoint", saved[f"shard{shard}"])
+
+
+class ShardedCheckpoints(Checkpoints):
+    """The part of a handle that saves and loads the state of one shard's replicas."""
+
+    _mesh: Mesh
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state, under the number of its shard. Save it on every rank, in a file of its own."""
+        shard, shards = self._mesh.shard
+        return {"shards": shards, f"shard{shard}": self._saved(self._as_saved())}
+
+    def full_state_dict(self, timeout: timedelta | None = None) -> dict[str, Any]:
+        return merged(self._gathered_states(timeout))
+
+    def load_distributed(self, folder: str | Path, key: str = "thinwire") -> None:
+        shard = f"shard{self._mesh.shard[0]}"
+        self._load(lambda: read_distributed(folder, key, self._as_saved(), shard), whole=False)
+
+    def _load(self, read: Callable[[], Any], whole: bool = True) -> None:
+        def mine() -> Mapping[str, Any]:
+            return of_shard(read(), *self._mesh.shard) if whole else read()
+
+        self._load_engine(self._as_saved(), mine)
+
+    def _as_saved(self) -> Shards:
+        return Shards(self._world, *self._mesh.replica)

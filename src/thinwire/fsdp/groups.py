@@ -33,6 +33,11 @@ class Mesh(NamedTuple):
         """The number of this rank's shard, and how many there are."""
         return (0, 1) if self.shards is None else (self.shards.rank(), self.shards.size())
 
+    @property
+    def replica(self) -> tuple[int, int]:
+        """The number of this rank's replica, and how many there are."""
+        return (0, 1) if self.replicas is None else (self.replicas.rank(), self.replicas.size())
+
 
 class ParameterGroup:
     """The parameters that FSDP reduces together."""
@@ -44,12 +49,17 @@ class ParameterGroup:
         self.members: list[tuple[str, Any]] = []
         for member in inner.fsdp_params:
             _expect(member, *_OF_PARAMETERS)
+            if id(member.sharded_param) not in names and hasattr(member, "reset_sharded_param"):
+                # somebody has set other parameters since, as `from_pretrained` of transformers does; FSDP does this in
+                # its first forward pass
+                member.reset_sharded_param()
             if id(member.sharded_param) not in names:
                 raise WorldError(
-                    "a parameter that fully_shard manages is not among the model's; attach to the whole model, before"
-                    " its first forward pass or after a backward pass."
+                    "a parameter that fully_shard manages is not among the model's; attach to the whole model, outside"
+                    " of its forward and backward passes."
                 )
             self.members.append((names[id(member.sharded_param)], member))
+        self.followed = "post_backward" in inner.__dict__  # by another handle
         self._original = inner.post_backward
         self._comm = inner._reduce_scatter_comm
 
@@ -185,7 +195,12 @@ def _mesh(info: Any) -> Mesh:
         raise unknown_torch(f"no {type(info).__name__}.replicate_process_group")
     if replicas is None and shards is None:
         raise unknown_torch(f"no {type(info).__name__}.shard_process_group")
-    return Mesh(tuple(info.mesh.mesh.flatten().tolist()), replicas, shards)
+    return Mesh(tuple(info.mesh.mesh.flatten().tolist()), *(_several(group) for group in (replicas, shards)))
+
+
+def _several(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """A group of one rank reduces nothing: a mesh of (1, N) has no replicas."""
+    return None if group is None or group.size() == 1 else group
 
 
 def _check_members(group: ParameterGroup) -> None:

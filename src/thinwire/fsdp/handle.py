@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,19 +13,19 @@ from thinwire._version import __version__
 from thinwire.core.plan import Decision, Plan, PlanLike
 from thinwire.ddp.advice import warn_optimizer, warn_uncompressed
 from thinwire.ddp.arithmetic import warn_if_arithmetic_differs
-from thinwire.ddp.checkpoint_folder import read_distributed
 from thinwire.ddp.consistency import check_agreement, new_run
 from thinwire.ddp.engine import Engine, names_of
 from thinwire.ddp.handle import Handle
 from thinwire.ddp.reduction import check_reduction
-from thinwire.fsdp.checkpoint import Shards, merged, of_shard
+from thinwire.errors import WorldError
+from thinwire.fsdp.checkpoint import ShardedCheckpoints
 from thinwire.fsdp.groups import Mesh, ParameterGroup, unknown_torch
 from thinwire.fsdp.replicas import ReplicaGroup, is_sum
 from thinwire.fsdp.steps import Steps
 from thinwire.worlds.distributed import Distributed
 
 
-class FSDPHandle(Handle):
+class FSDPHandle(ShardedCheckpoints, Handle):
     """The handle of a model that FSDP2 trains with replicas: what they send to each other is compressed.
 
     Shards stay as they are, and so do the collectives inside a replica.
@@ -53,6 +52,7 @@ class FSDPHandle(Handle):
     ) -> None:
         self._groups, self._mesh, self._timeout, self._headroom = groups, mesh, timeout, headroom
         self._layout = [entry for group in groups for entry in group.layout()]
+        self._trained = {name for group in groups for name, m in group.members if m.sharded_param.requires_grad}
         self._optimizer = optimizer
         self._world = Distributed(_group_of(mesh.ranks, timeout))
         self.engine = self._engine(plan, seed, start)
@@ -128,6 +128,12 @@ class FSDPHandle(Handle):
         if self._failure is not None:
             raise self._failure
         reduced, calls = group.reduced(), self._calls
+        for name, _ in reduced:
+            if name not in self._trained:
+                raise WorldError(
+                    f"{name} has a gradient, and was frozen when thinwire was attached; after requires_grad_(True) call"
+                    " handle.close() and attach again, with an empty memory."
+                )
         expected = bool(reduced) and self._is_reduced(group)
         self._current = (group, reduced)
 
@@ -190,29 +196,6 @@ class FSDPHandle(Handle):
         """Give the reductions back to FSDP; training then goes on uncompressed."""
         self._leave()
         self._callbacks.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's state, under the number of its shard. Save it on every rank, in a file of its own."""
-        shard, shards = self._mesh.shard
-        return {"shards": shards, f"shard{shard}": self._saved(self._as_saved())}
-
-    def full_state_dict(self, timeout: timedelta | None = None) -> dict[str, Any]:
-        return merged(self._gathered_states(timeout))
-
-    def load_distributed(self, folder: str | Path, key: str = "thinwire") -> None:
-        shard = f"shard{self._mesh.shard[0]}"
-        self._load(lambda: read_distributed(folder, key, self._as_saved(), shard), whole=False)
-
-    def _load(self, read: Callable[[], Any], whole: bool = True) -> None:
-        def mine() -> Mapping[str, Any]:
-            return of_shard(read(), *self._mesh.shard) if whole else read()
-
-        self._load_engine(self._as_saved(), mine)
-
-    def _as_saved(self) -> Shards:
-        replicas = self._mesh.replicas
-        who = (0, 1) if replicas is None else (replicas.rank(), replicas.size())
-        return Shards(self._world, *who)
 
     def _warn(self, stacklevel: int) -> None:
         if not self._headroom:
