@@ -33,8 +33,8 @@ CODECS: dict[str, float | None] = {
     "gradiveq": 1.0,
     "fftsgd(momentum=0.9)": 1.0,
     "powersgd(rank=4)": 1.5,
-    "iwp(density=1/16, warmup=200, momentum=0.9, masking=true)": 1.5,
-    "iwp(density=1/64, warmup=200, momentum=0.9, masking=true)": None,
+    "iwp(density=1/16)": 1.5,
+    "iwp": None,
 }
 RANKS = 4
 WRITER = "benchmarks/convergence.py"

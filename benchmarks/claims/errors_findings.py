@@ -13,7 +13,7 @@ GPU_CLAIM = Claim(
     "FFT",
     "fast on GPUs",
     "yes",
-    "not verified: this project has never run on a GPU, and has no kernels for one",
+    "not verified: Triton kernels exist and were checked in emulation, but this project has never run on a GPU",
     UNMEASURED,
 )
 

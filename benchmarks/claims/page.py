@@ -72,14 +72,16 @@ class _Accuracies:
 @dataclass(frozen=True, kw_only=True)
 class _Convergence:
     summary: list[_Accuracies]
+    circumstances: dict[str, Any] | None = None
 
 
 def convergence_text(path: Path) -> str:
     """Accuracies of whole trainings, as `benchmarks/convergence.py` has left them."""
     if not path.is_file():
         return "Not measured yet."
-    rows = []
-    for run in read_document(path, _Convergence, "benchmarks/convergence.py").summary:
+    document, rows = read_document(path, _Convergence, "benchmarks/convergence.py"), []
+    about = document.circumstances or {}
+    for run in document.summary:
         if not run.accuracies or not run.none:
             raise RecordError(f"{path}: {run.codec} has no accuracies; run benchmarks/convergence.py again.")
         mine, plain = _mean(run.accuracies), _mean(run.none)
@@ -88,7 +90,9 @@ def convergence_text(path: Path) -> str:
         seeds = str(len(run.accuracies))
         rows.append([f"`{run.codec}`", f"{100 * mine:.2f} %", f"{100 * plain:.2f} %", gap, ratio, seeds])
     header = ("codec", "accuracy", "uncompressed", "points", "times fewer bytes", "seeds")
-    return "Final test accuracy, means over seeds:\n\n" + table(Figures("", header, rows))
+    made = f"thinwire {about.get('thinwire', 'of an unknown version')}, {about.get('date', 'at an unknown date')}"
+    told = f"Made by `python benchmarks/convergence.py` ({made}), not by the command of this page."
+    return f"{told} Final test accuracy, means over seeds:\n\n{table(Figures('', header, rows))}"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,9 +1,10 @@
 """The table of evidence: every codec beside the uncompressed run, at equal steps and at equal bytes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import mean, stdev
 
-from benchmarks.evidence.runs import Run
+from benchmarks.evidence.runs import Run, is_stale
 from benchmarks.evidence.tasks import TASKS, Line, Task
 
 SEEDS = 3  # of a complete table
@@ -59,7 +60,7 @@ def _section(task: Task, steps: int, runs: Sequence[Run]) -> list[str]:
         if mine:
             lines.append(_row(task, codec, mine, plain, 2 * spread))
     told = f"{task.told} {steps:,} steps, seeds {', '.join(map(str, sorted(plain)))}.{short}"
-    return [f"## {task.title}: {steps:,} steps", told, "\n".join(lines)]
+    return [f"## {task.title}: {steps:,} steps", told, "\n".join(lines), f"Made by: {_made_with(runs)}."]
 
 
 def _row(task: Task, codec: str, mine: Sequence[Run], plain: dict[int, Run], allowed: float) -> str:
@@ -71,7 +72,7 @@ def _row(task: Task, codec: str, mine: Sequence[Run], plain: dict[int, Run], all
     shown = f"{'+' if gain >= 0 else '−'}{_shown(task, abs(gain))}"
     cells = [
         f"`{codec}`".replace("|", "\\|"),
-        KINDS[task.lines.get(codec, Line()).kind],
+        ", ".join(filter(None, (KINDS[task.lines.get(codec, Line()).kind], _age(mine)))),
         f"{mean(run.ratio for run in mine):.1f} ×",
         f"{_shown(task, mean(figures))}{deviation}",
         "" if codec == "none" else f"**{shown}**" if gain < -allowed else shown,
@@ -79,6 +80,20 @@ def _row(task: Task, codec: str, mine: Sequence[Run], plain: dict[int, Run], all
         str(len(mine)),
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def _age(runs: Sequence[Run]) -> str:
+    """A word on runs whose codec stands for another chain now, or of which that is not known."""
+    if any(is_stale(run) for run in runs):
+        return "made with other defaults"
+    return "" if all(run.chain for run in runs) else "made with unknown defaults"
+
+
+def _made_with(runs: Sequence[Run]) -> str:
+    """The versions that the runs of a table were made with."""
+    kinds = Counter(f"thinwire {run.thinwire}, torch {run.torch}, {run.date}" for run in runs if run.thinwire)
+    kinds["a version that was not recorded"] = sum(run.thinwire is None for run in runs)
+    return "; ".join(f"{count} runs with {kind}" for kind, count in kinds.most_common() if count)
 
 
 def at_bytes(run: Run, sent: float) -> float:

@@ -1,7 +1,9 @@
 """One simulated training: its test figure at several steps, and the bytes that were sent until then."""
 
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
@@ -9,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.evidence.adam import AdamVariant, Variant
-from benchmarks.evidence.tasks import Line, Task
-from thinwire import Plan
+from benchmarks.evidence.tasks import TASKS, Line, Task
+from thinwire import Plan, __version__
 from thinwire_lab.recipes.compressed import CompressedAverage
 from thinwire_lab.recipes.data import Data, Images
 from thinwire_lab.recipes.evaluation import evaluate
@@ -32,6 +34,10 @@ class Run:
     steps: int
     ratio: float
     curve: list[list[float]]
+    chain: str | None = None  # what was run, with the defaults of that time
+    thinwire: str | None = None  # the version, and the commit
+    torch: str | None = None
+    date: str | None = None
 
     @property
     def final(self) -> float:
@@ -68,7 +74,36 @@ def train(task: Task, text: str, seed: int, steps: int, data: Data) -> Run:
             curve.append([float(step), float(sent), figure])
     numel = sum(p.numel() for p in model.parameters())
     plain = 8 * (task.ranks - 1) * -(-numel // task.ranks) * steps  # bytes of an fp32 all-reduce in every step
-    return Run(task=task.key, codec=text, seed=seed, steps=steps, ratio=plain / sent if sent else 1.0, curve=curve)
+    ratio = plain / sent if sent else 1.0
+    return Run(task=task.key, codec=text, seed=seed, steps=steps, ratio=ratio, curve=curve, **provenance(task, text))
+
+
+def provenance(task: Task, text: str) -> dict[str, str | None]:
+    """What a later reader needs to know whether this still is what a user gets."""
+    return {
+        "chain": chain_of(task, text),
+        "thinwire": f"{__version__}{f' ({commit})' if (commit := commit_of(Path(__file__).parent)) else ''}",
+        "torch": torch.__version__,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    }
+
+
+def chain_of(task: Task, text: str) -> str | None:
+    """The plan, outer steps and optimizer of a line, presets written out; None: the task has no such line any more."""
+    line = task.lines.get(text)
+    if line is None:
+        return None
+    exchanged = Plan.parse(line.plan or text) if line.outer is None else line.outer
+    return f"{exchanged}{f', {line.adam}' if line.adam is not None else ''}"
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit that is checked out, with a + where files differ from it; None outside of a clone."""
+    git = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _steps(
@@ -111,8 +146,9 @@ def _clipped_mean(gradients: Sequence[Gradients], limit: float) -> list[torch.Te
 
 
 def read_runs(path: Path) -> list[Run]:
-    """The runs in a file; none if there is no file."""
-    return [build(Run, given) for _, given in read_lines(path, WRITER)] if path.exists() else []
+    """The runs in a file; none if there is no file. Of equal ones the last counts, which was made to replace others."""
+    runs = [build(Run, given) for _, given in read_lines(path, WRITER)] if path.exists() else []
+    return list({(run.task, run.codec, run.seed, run.steps): run for run in runs}.values())
 
 
 def add_run(path: Path, run: Run) -> None:
@@ -122,5 +158,12 @@ def add_run(path: Path, run: Run) -> None:
         file.write(to_line(run.__dict__).rstrip("\n") + "\n")
 
 
+def is_stale(run: Run) -> bool:
+    """Whether what its name stands for has changed since; a run that does not say what it was made with is kept."""
+    return run.chain is not None and run.task in TASKS and run.chain != chain_of(TASKS[run.task], run.codec)
+
+
 def is_done(runs: Sequence[Run], task: str, codec: str, seed: int, steps: int) -> bool:
-    return any((r.task, r.codec, r.seed, r.steps) == (task, codec, seed, steps) for r in runs)
+    """Whether the file has this run, made with the chain that the codec stands for today."""
+    mine = [r for r in runs if (r.task, r.codec, r.seed, r.steps) == (task, codec, seed, steps)]
+    return any(not is_stale(run) for run in mine)

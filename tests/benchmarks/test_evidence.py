@@ -9,9 +9,19 @@ import torch
 
 from benchmarks.evidence.adam import AdamVariant, Variant
 from benchmarks.evidence.page import at_bytes, page
-from benchmarks.evidence.runs import Run, add_run, data_of, evaluation_steps, is_done, read_runs, train
+from benchmarks.evidence.runs import (
+    Run,
+    add_run,
+    chain_of,
+    data_of,
+    evaluation_steps,
+    is_done,
+    provenance,
+    read_runs,
+    train,
+)
 from benchmarks.evidence.tasks import TASKS
-from thinwire import Plan
+from thinwire import Codec, Plan, __version__
 from thinwire_lab.recipes.data import load_images
 
 
@@ -37,10 +47,35 @@ def test_the_page_tells_seeds_and_steps_and_marks_what_loses() -> None:
     runs = [made("none", 0, 1.0), made("none", 1, 1.02), made("qsgd", 0, 1.01), made("topk(density=0.01)", 0, 2.0)]
     text = page(runs, "command")
     assert "shorter than the 1,500 steps" in text
-    assert "| `topk(density=0.01)` |  | 1.0 × | 2.000 | **−1.000** | −1.000 | 1 |" in text
-    assert "| `qsgd` |  | 1.0 × | 1.010 | −0.010 | −0.010 | 1 |" in text
+    unknown = "made with unknown defaults"
+    assert f"| `topk(density=0.01)` | {unknown} | 1.0 × | 2.000 | **−1.000** | −1.000 | 1 |" in text
+    assert f"| `qsgd` | {unknown} | 1.0 × | 1.010 | −0.010 | −0.010 | 1 |" in text
+    assert "Made by: 4 runs with a version that was not recorded." in text
     assert page(runs[2:], "command").count("\n## ") == 1  # nothing to compare with, only the list of what is missing
-    assert "- ResNet on CIFAR-10, SGD with momentum 0.9: 0 of 8 lines have been run, 0 with 3 seeds." in text
+    assert "- ResNet on CIFAR-10, SGD with momentum 0.9: 0 of 9 lines have been run, 0 with 3 seeds." in text
+
+
+def test_a_run_whose_codec_stands_for_another_chain_now_is_made_again_and_replaces_it(tmp_path: Path) -> None:
+    path, key = tmp_path / "evidence.jsonl", ("text", "fftsgd(theta=0.85)", 0, 10)
+    old = replace(made(key[1], 0, 2.0), chain="fft | topk(density=0.15, dial=true) | rangefloat(bits=10)")
+    assert is_done([replace(old, chain=None)], *key)  # nothing is known against it
+    assert not is_done([old], *key)
+    assert "| paper's setting, made with other defaults |" in page([made("none", 0, 1.0), old], "command")
+    fresh = replace(made(key[1], 0, 1.5), chain=chain_of(TASKS["text"], key[1]))
+    add_run(path, old)
+    add_run(path, fresh)
+    assert read_runs(path) == [fresh]
+    assert is_done(read_runs(path), *key)
+
+
+def test_a_run_tells_what_it_was_made_with() -> None:
+    told = provenance(TASKS["text"], "gradiveq(ratio=8)")
+    assert told["chain"] == str(Codec.parse("gradiveq(ratio=8)"))
+    assert str(told["thinwire"]).startswith(__version__)
+    assert told["torch"] == torch.__version__
+    tried = provenance(TASKS["text"], "topk(density=1/64), learning rate x 3")
+    assert "lr=3.0" in str(tried["chain"])  # a variant of Adam is part of it
+    assert "every=15" in str(provenance(TASKS["rounds"], "diloco, every=15")["chain"])
 
 
 def test_every_line_of_the_tables_is_one() -> None:
