@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.convergence import CODECS, RANKS, measure, read_runs, summary
+from thinwire import __version__
 from thinwire_lab.recipes.compressed import CompressedAverage
 from thinwire_lab.recipes.recipe import RECIPES, load_data
 from thinwire_lab.recipes.simulated import train_simulated
@@ -44,3 +45,16 @@ def test_accuracies_are_those_promised(tmp_path: Path) -> None:
     for row in rows:
         if row["points_allowed"] is not None:
             assert row["points_lost"] <= row["points_allowed"], row
+
+
+def test_any_codec_can_be_measured_and_is_told_beside_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECIPES, "fashion-tiny", replace(SHORT, test_limit=20))
+    path = tmp_path / "runs.json"
+    measure(["none", "qsgd(bits=2)"], [0], 2, path, batch=1)
+    runs = read_runs(path)
+    assert [(run["batch"], run["thinwire"]) for run in runs] == [(1, __version__)] * 2
+    assert [row["codec"] for row in summary(runs)] == ["none", "qsgd(bits=2)"]
+    measure(["none", "qsgd(bits=2)"], [0], 2, path, batch=1)
+    assert len(read_runs(path)) == 2  # nothing is repeated
+    measure(["none"], [0], 2, path, batch=2)
+    assert len(read_runs(path)) == 3  # but another batch is another run
