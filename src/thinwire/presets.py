@@ -119,6 +119,11 @@ def iwp(
     It is off by default, because most optimisers have momentum already, and two of them would multiply.
     `masking` is the momentum factor masking of DGC: it forgets the velocity of what was sent.
     """
+    if masking and momentum == 0:
+        raise CodecError(
+            "iwp(masking=true): masking forgets a velocity, and without momentum there is none; add momentum=0.9 and"
+            " train with plain SGD, or leave masking out."
+        )
     masks = masking or momentum == 0  # without a velocity there is nothing to say about it
     return Codec((Importance(density, threshold, kappa, mask_nodes, warmup, momentum, masks),))
 

@@ -97,6 +97,12 @@ def test_no_more_mask_nodes_than_ranks() -> None:
     assert mask_nodes(5, 7, 3) == [0, 1, 2]
 
 
+def test_masking_without_momentum_is_refused() -> None:
+    with pytest.raises(CodecError, match=r"without momentum there is none; add momentum=0\.9"):
+        Codec.parse("iwp(masking=true)")
+    assert Codec.parse("iwp(masking=false)") == Codec.parse("iwp")
+
+
 @pytest.mark.parametrize("masking", ["true", "false"])
 def test_density_one_with_momentum_is_dense_momentum_sgd(masking: str) -> None:
     ranks, steps, rate = 3, 12, 0.1
