@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("triton")
+from tests.gpu import conftest
+
+if conftest.why_skipped() is not None:
+    pytest.skip(str(conftest.why_skipped()), allow_module_level=True)
 
 from tests.gpu import cases
 from tests.gpu.ptx import Fault
