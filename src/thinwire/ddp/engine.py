@@ -190,7 +190,7 @@ class Engine:
             for piece in self._delivered:
                 slot = self.slots[piece.name]
                 if slot.finite and (residual := slot.residual) is not None:
-                    slot.residual = residual.add_(piece.gradient.reshape(-1), alpha=1 / ranks)
+                    slot.residual = residual.add_(divided(piece.gradient.reshape(-1).float(), ranks))
         self.overflow, self._finite, self._delivered = False, [], []
         self.step += 1
         return self.meter.close(self.step - 1, ranks, exposed)
