@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tests.gpu.emulation import emulated, reference
-from thinwire.kernels.known_answers import same_bits
+from thinwire.kernels.answers.inputs import same_bits
 from thinwire.kernels.modes import Mode
 from thinwire.kernels.packing import packed_size
 from thinwire.kernels.quantise import Scheme

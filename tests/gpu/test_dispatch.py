@@ -1,4 +1,4 @@
-"""Which kernels work where: forced ones, those of a device that was tested, and none where Triton is missing."""
+"""Which kernels work where: forced ones, and none where Triton is missing."""
 
 import importlib
 import subprocess
@@ -8,49 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.emulation import emulated
-from thinwire.kernels import gpu, known_answers, native
-from thinwire.kernels.gpu import launch
-
-CPU = torch.device("cpu")
-
-
-@pytest.mark.slow
-def test_the_known_answers_are_right_when_the_kernels_are() -> None:
-    with emulated():
-        assert known_answers.implementation(CPU).startswith("Triton")
-        assert known_answers.wrong_kernels(CPU) == []
-    assert all(answer.right for answer in known_answers.answers(CPU))  # the compiled ones
-
-
-def test_a_kernel_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_answers, "SCHEMES", {"sign": known_answers.SCHEMES["sign"]})
-    for other in ("_shares", "_symbols"):
-        monkeypatch.setattr(known_answers, other, lambda device: iter(()))
-    with emulated():
-        right = launch.run
-
-        def wrong(kernel: Any, programs: int, args: Any, constants: Any) -> None:
-            right(kernel, programs, args, constants)
-            if kernel.fn.__name__ == "decode" and constants["KIND"] == 3:
-                args[2].neg_()
-
-        launch.run = wrong
-        assert known_answers.wrong_kernels(CPU) == ["sign: decode"]
-        launch.run = lambda *given: (_ for _ in ()).throw(RuntimeError("no driver"))
-        assert known_answers.wrong_kernels(CPU) == ["RuntimeError: no driver"]
-
-
-def test_a_device_with_wrong_bits_uses_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_answers, "wrong_kernels", lambda device: ["qsgd: encode"])
-    device = torch.device("cuda:7")
-    gpu._tested.cache_clear()
-    with pytest.warns(RuntimeWarning, match=r"wrong bits on cuda:7 \(qsgd: encode\).*selftest --device cuda:7"):
-        assert gpu.kernels_of(device) is None
-    assert gpu.kernels_of(device) is None  # and says so once
-    with gpu.untested(device):
-        assert gpu.kernels_of(device) is not None
-    gpu._tested.cache_clear()
+from thinwire.errors import CodecError
+from thinwire.kernels import gpu, native, packing
 
 
 @pytest.mark.parametrize("version", ["3.5.0", None])
@@ -65,15 +24,25 @@ def test_without_a_new_triton_the_reference_works(version: str | None, monkeypat
         return type("triton", (), {"__version__": version})
 
     monkeypatch.setattr(importlib, "import_module", found)
-    gpu.loaded.cache_clear()
+    monkeypatch.setattr(gpu, "_LOADED", [])
     with pytest.warns(RuntimeWarning, match="GPU kernels are not available"):
         assert gpu.loaded() is None
-    gpu.loaded.cache_clear()
+    assert gpu.loaded() is None  # and says so once
+    monkeypatch.setattr(gpu, "_LOADED", [])
+    monkeypatch.setattr(gpu, "FORCED", "triton")
+    with pytest.raises(CodecError, match="THINWIRE_KERNELS=triton, but Triton cannot be used"):
+        gpu.loaded()
+
+
+def test_triton_that_is_forced_refuses_tensors_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "FORCED", "triton")
+    with pytest.raises(CodecError, match=r"THINWIRE_KERNELS=triton takes tensors of a GPU; .*TRITON_INTERPRET=1"):
+        packing.pack(torch.ones(8, dtype=torch.uint8), 1)
 
 
 def test_cpu_tensors_never_reach_triton_unless_forced() -> None:
     x = torch.ones(4)
-    assert gpu.gpu_for(x) is None
+    assert gpu.gpu_for("shares", x) is None
     assert native.native_for(x) is not None
 
 

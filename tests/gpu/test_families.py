@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.gpu.cases import SPECIAL, out_of, special
 from tests.gpu.emulation import emulated, reference
 from thinwire.kernels import integers, packing, rangefloat, shares
-from thinwire.kernels.known_answers import same_bits
+from thinwire.kernels.answers.inputs import same_bits
 from thinwire.kernels.reference.hashing import make_key
 from thinwire.kernels.reference.integers import lane_count
 from thinwire.kernels.reference.packing import packed_size, symbol_dtype

@@ -18,7 +18,7 @@ def integers_encode(
     """x / ranks rounded at random to whole multiples of 1 / (lift * factor), into int32 lanes."""
     check_ranks(ranks)
     good = x.dtype == torch.float32 and lanes.dtype == torch.int32
-    if good and (gpu := gpu_for(x, lanes)) is not None:
+    if good and (gpu := gpu_for("integers", x, lanes)) is not None:
         gpu.symbols.integers_encode(x, ranks, bits, levels, lift, factor, key, base, lanes)
         return
     native = native_for(x, lanes) if good else None
@@ -33,7 +33,7 @@ def integers_encode(
 def integers_decode(lanes: Tensor, bits: int, unit: float, scale: float, out: Tensor, add: bool) -> None:
     """The numbers of lanes (or of sums of lanes), written to `out` or added to it."""
     good = lanes.dtype == torch.int32 and out.dtype == torch.float32
-    if good and (gpu := gpu_for(lanes, out)) is not None:
+    if good and (gpu := gpu_for("integers", lanes, out)) is not None:
         gpu.symbols.integers_decode(lanes, bits, unit, scale, out, add)
         return
     native = native_for(lanes, out) if good else None

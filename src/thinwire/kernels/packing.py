@@ -5,6 +5,7 @@ from torch import Tensor
 
 from thinwire.errors import CodecError, WireError
 from thinwire.kernels.gpu import gpu_for
+from thinwire.kernels.gpu.layouts import WIDEST
 from thinwire.kernels.native import native_for
 from thinwire.kernels.reference import packing as reference
 from thinwire.kernels.reference.packing import packed_size, symbol_dtype
@@ -32,7 +33,7 @@ def check_packed(packed: Tensor, numel: int, bits: int) -> None:
 def pack(symbols: Tensor, bits: int) -> Tensor:
     """Symbols [numel] -> uint8 [packed_size(numel, bits)]."""
     check_symbols(symbols, bits)
-    if (gpu := gpu_for(symbols)) is not None and bits <= gpu.symbols.WIDEST:
+    if bits <= WIDEST and (gpu := gpu_for("packing", symbols)) is not None:
         packed = torch.empty(packed_size(symbols.numel(), bits), dtype=torch.uint8, device=symbols.device)
         gpu.symbols.pack(symbols, bits, packed)
         return packed
@@ -47,7 +48,7 @@ def pack(symbols: Tensor, bits: int) -> Tensor:
 def unpack(packed: Tensor, numel: int, bits: int) -> Tensor:
     """uint8 [packed_size(numel, bits)] -> symbols [numel]; raises WireError on any other length."""
     check_packed(packed, numel, bits)
-    if (gpu := gpu_for(packed)) is not None and bits <= gpu.symbols.WIDEST:
+    if bits <= WIDEST and (gpu := gpu_for("packing", packed)) is not None:
         symbols = torch.empty(numel, dtype=symbol_dtype(bits), device=packed.device)
         gpu.symbols.unpack(packed, bits, symbols)
         return symbols

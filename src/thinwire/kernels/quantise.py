@@ -64,7 +64,7 @@ class Scheme:
         """One code an element, [n], and the scales as bytes."""
         _check_data(x)
         x, n = x.detach(), x.numel()
-        if (gpu := gpu_for(*self._given(x))) is not None and self._layout.fits(n):
+        if (gpu := gpu_for(self.kind, *self._given(x))) is not None and self._layout.fits(n):
             codes = gpu.quantise.room_for(n, x.device)
             scales = torch.empty(self.scale_bytes(n), dtype=torch.uint8, device=x.device)
             gpu.quantise.encode(self._layout, x, 1, key, base, scales, codes, False)
@@ -87,7 +87,7 @@ class Scheme:
         check_symbols(symbols, self.bits)
         if symbols.numel() != n:
             raise WireError(f"{n} elements need as many symbols, but {symbols.numel()} came")
-        if (gpu := gpu_for(*self._given(out), symbols, scales)) is not None:
+        if (gpu := gpu_for(self.kind, *self._given(out), symbols, scales)) is not None:
             gpu.quantise.decode(self._layout, scales, symbols, out, False, mode != "write", mode == "subtract")
             return
         native = native_for(symbols, scales, self.levels, out)
@@ -121,7 +121,7 @@ class Scheme:
                     threads_for(n),
                 )  # fmt: skip
                 return
-            if (gpu := gpu_for(*self._given(x), message)) is not None and self._layout.fits(n):
+            if (gpu := gpu_for(self.kind, *self._given(x), message)) is not None and self._layout.fits(n):
                 place = message[:scales], message[scales:]
                 gpu.quantise.encode(self._layout, x[low:high], ranks, key, base + low, *place, True)
                 return
@@ -144,7 +144,7 @@ class Scheme:
             if native is not None and message.is_cpu and message.is_contiguous():
                 data = message.data_ptr()
                 native.quantise_decode(kind, data, data + scales, *fixed, at + 4 * low, n, add, negated, threads_for(n))
-            elif (gpu := gpu_for(*self._given(out), message)) is not None:
+            elif (gpu := gpu_for(self.kind, *self._given(out), message)) is not None:
                 place = message[:scales], message[scales:]
                 gpu.quantise.decode(self._layout, *place, out[low:high], True, add, negated)
             else:

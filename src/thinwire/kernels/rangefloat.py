@@ -5,6 +5,7 @@ from torch import Tensor
 
 from thinwire.errors import CodecError
 from thinwire.kernels.gpu import gpu_for
+from thinwire.kernels.gpu.layouts import WIDEST
 from thinwire.kernels.native import native_for
 from thinwire.kernels.packing import check_packed, check_symbols, pack, symbol_dtype, unpack
 from thinwire.kernels.reference import rangefloat as reference
@@ -54,7 +55,7 @@ def rangefloat_encode(
     _check(x, bits, mantissa, rounding)
     check_packed(packed_out, x.numel(), bits)
     x = x.detach()
-    if (gpu := gpu_for(x, packed_out)) is not None and bits <= gpu.symbols.WIDEST:
+    if bits <= WIDEST and (gpu := gpu_for("rangefloat", x, packed_out)) is not None:
         at = key, base, packed_out
         return int(gpu.symbols.range_encode(x, bits, mantissa, grid, rounding == "stochastic", *at))
     native = native_for(x, packed_out)
@@ -82,7 +83,7 @@ def rangefloat_decode(packed: Tensor, bits: int, mantissa: int, grid: RangeGrid,
     """Values of packed codes, written to `out` or added to it."""
     check_format(bits, mantissa)
     check_packed(packed, out.numel(), bits)
-    if (gpu := gpu_for(out, packed)) is not None and bits <= gpu.symbols.WIDEST:
+    if bits <= WIDEST and (gpu := gpu_for("rangefloat", out, packed)) is not None:
         gpu.symbols.range_decode(packed, bits, mantissa, grid, out, add)
         return
     native = native_for(packed, out)

@@ -55,7 +55,8 @@ def enter_share(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> 
     Whatever a chain selects of it, the others see it. An accelerator decides that by itself.
     """
     given = _checked_share(x, ranks, residual, out)
-    if (gpu := gpu_for(*given)) is not None and all(t.dtype == torch.float32 for t in given):
+    plain = all(t.dtype == torch.float32 for t in given)
+    if plain and (gpu := gpu_for("shares", *given)) is not None:
         gpu.shares.enter_share(x.detach(), ranks, residual, out)
     elif not out.is_cpu:
         out.masked_fill_(~reference.share_into(x, ranks, residual, out), float("nan"))
@@ -83,7 +84,7 @@ def all_finite(x: Tensor) -> bool:
 
 def finite_flag(x: Tensor) -> Tensor:
     """The same as a tensor of one bool on the device of x, for which nobody waits."""
-    gpu = gpu_for(x) if x.dtype == torch.float32 else None
+    gpu = gpu_for("shares", x) if x.dtype == torch.float32 else None
     found: Tensor = reference.finite_flag(x) if gpu is None else gpu.shares.finite_flag(x.detach())
     return found
 

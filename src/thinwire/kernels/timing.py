@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from thinwire.kernels.known_answers import KEY, SCHEMES, scheme_of
-from thinwire.kernels.packing import packed_size
+from thinwire.kernels.gpu import untested
+from thinwire.kernels.known_answers import FAMILIES, said
 
 _REPEATED = 5
 
@@ -16,6 +16,7 @@ class Timed(NamedTuple):
     kernel: str
     rate: float  # GB of fp32 elements per second
     share: float  # of the rate of a copy
+    error: str = ""  # why there is no time
 
 
 def times(device: torch.device, numel: int) -> Iterator[Timed]:
@@ -23,14 +24,15 @@ def times(device: torch.device, numel: int) -> Iterator[Timed]:
     x, out = torch.randn(numel, device=device), torch.zeros(numel, device=device)
     copied = _rate(lambda: out.copy_(x), device, numel)
     yield Timed("copy", copied, 1.0)
-    for name in SCHEMES:
-        scheme = scheme_of(name, device)
-        message = torch.zeros(scheme.scale_bytes(numel) + packed_size(numel, scheme.bits), dtype=torch.uint8)
-        message = message.to(device)
-        encode, decode = scheme.encoder(x, KEY), scheme.decoder(out, "add")
-        for what, work in (("encode", encode), ("decode and add", decode)):
-            rate = _rate(lambda work=work, message=message: work(0, numel, message), device, numel)  # type: ignore[misc]
-            yield Timed(f"{name}: {what}", rate, rate / copied)
+    for family in FAMILIES.values():
+        for kernel, work in family.works(device, numel):
+            try:
+                with untested(device):
+                    rate = _rate(work, device, numel)
+            except Exception as reason:  # Triton and drivers raise errors of their own
+                yield Timed(kernel, 0.0, 0.0, said(reason))
+            else:
+                yield Timed(kernel, rate, rate / copied)
 
 
 def _rate(work: Callable[[], object], device: torch.device, numel: int) -> float:

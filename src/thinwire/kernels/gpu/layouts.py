@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+WIDEST = 15  # bits of a symbol that the kernels pack: planes of 8, 4, 2 and 1 bits
 _LONGEST = 512 * 512  # elements of a bucket whose sum is folded in two levels
 
 

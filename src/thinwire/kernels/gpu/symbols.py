@@ -11,8 +11,6 @@ from thinwire.kernels.gpu.quantise import parts
 from thinwire.kernels.reference.packing import BLOCK
 from thinwire.kernels.reference.quantise import single
 
-WIDEST = 15  # bits of a symbol that the kernels pack
-
 
 def pack(symbols: Tensor, bits: int, packed: Tensor) -> None:
     launch(packing.pack, _blocks(symbols), symbols, packed, symbols.numel(), BITS=bits, PARTS=parts(bits))
