@@ -36,9 +36,10 @@ docs: $(STAMP)
 install: $(STAMP)
 
 # The same time for everyone, four hosts on links of 100 Mbit/s, a network whose gradients are large for its computation;
-# under 4 minutes on 2 cores. The learning rate is the best for plain DDP of five tried. What learns a basis or is sparse
-# has options for a run of some tens of steps; momentum is in the chain where a chain holds much back.
-DEMO_CODECS := ddp; torch-fp16; torch-powersgd; qsgd; nuqsgd(norm=max); \
+# about 4 minutes on 2 cores. The learning rate is the best for plain DDP of five tried. What learns a basis or is sparse
+# has options for a run of some tens of steps, and auto few codecs to measure; momentum is in the chain where a chain holds
+# much back.
+DEMO_CODECS := ddp; auto(candidates='qsgd; nuqsgd(norm=max)'); torch-fp16; torch-powersgd; qsgd; nuqsgd(norm=max); \
 	gradiveq(warmup=2, sample=4, travel='qsgd(bits=8)'); fftsgd(theta=0.7, bits=8, mantissa=5); \
 	iwp(density=1/16, warmup=20, momentum=0.9)
 demo: $(STAMP)

@@ -55,6 +55,26 @@ def test_a_comparison_and_its_resumption(tmp_path: Path) -> None:
     assert "a step" not in again.stderr  # no run was needed
 
 
+@pytest.mark.slow
+def test_auto_takes_part_and_its_decision_is_reported(tmp_path: Path) -> None:
+    done = compare(tmp_path, "--steps", "40", "--evaluate-every", "0", "--codecs", "auto(candidates='bf16'), none")
+    assert done.returncode == 0, done.stderr
+    auto, none = read_results(tmp_path / "r.jsonl")
+    assert none.decisions == []
+    (decision, *_) = auto.decisions
+    assert decision.plan in ("none", "bf16")
+    assert decision.reason
+    assert 8 <= decision.step <= 40
+    assert 0 < decision.plain_seconds < 60
+    assert {layer.codec for layer in auto.layers} <= {"none", "bf16"}
+    assert auto.summary is not None
+    assert auto.summary.error is None
+    report = [sys.executable, "-m", "thinwire", "report", "r.jsonl", "--markdown", "r.md"]
+    subprocess.run(report, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    text = (tmp_path / "r.md").read_text(encoding="utf-8")
+    assert decision.reason.replace("|", r"\|") in text.partition("## What auto decided")[2]
+
+
 def test_outer_steps_take_part(tmp_path: Path) -> None:
     outer = "diloco(every=4); sparseloco(every=4, overlap=2)"
     done = compare(tmp_path, "--steps", "13", "--evaluate-every", "0", "--codecs", outer)

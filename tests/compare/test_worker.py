@@ -1,15 +1,17 @@
 """What a worker makes of its steps, and how it tells."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests.report.test_record import a_step
 from thinwire.errors import WorldError
-from thinwire_lab.compare.contenders import parse_contender
+from thinwire.planner.auto_record import AutoDecision
+from thinwire_lab.compare.contenders import Attached, parse_contender
 from thinwire_lab.compare.worker import Job, Message, Probe, Trial, one_line, summary_of
 from thinwire_lab.recipes import RECIPES
-from thinwire_lab.report.record import Eval
+from thinwire_lab.report.record import Decision, Eval
 
 
 def a_probe(text: str = "qsgd", target: float | None = 0.5) -> Probe:
@@ -55,6 +57,20 @@ def test_records_become_steps_and_evaluations(capsys: pytest.CaptureFixture[str]
     assert (found.step, found.accuracy, found.bytes_total) == (2, 0.5, 250)
     told = [Message.find(f"[host0 rank0] {line}") for line in capsys.readouterr().out.splitlines()]
     assert [message.record for message in told if message is not None] == [step, found]
+
+
+def test_decisions_of_auto_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    probe = a_probe("auto")
+    made = AutoDecision(9, "bf16", "why", 0.2, 0.5, {"none": 0.2}, {"bf16": 0.1})
+    probe.compressor = Attached(SimpleNamespace(decisions=[made]))  # type: ignore[arg-type]
+    probe.sent = [0, 100, 250]
+    figures = {"loss": 1.5, "time": 3.0, "step_time": 1.0}
+    for step in (1, 2):
+        probe.on_record({"step": step, **figures})
+    told = [Message.find(f"[host0 rank0] {line}") for line in capsys.readouterr().out.splitlines()]
+    records = [message.record for message in told if message is not None]
+    assert [record.kind for record in records if record is not None] == ["step", "decision", "step"]
+    assert records[1] == Decision(run="auto #0", **asdict(made))
 
 
 def test_other_output_is_no_message() -> None:

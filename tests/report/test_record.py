@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from thinwire_lab.report.record import (
     KINDS,
+    Decision,
     Eval,
     Layer,
     Layers,
@@ -67,6 +68,19 @@ def a_step(run: str, step: int = 1, loss: float | None = 1.0) -> Step:
     )
 
 
+def a_decision(run: str, plan: str = "qsgd(bits=4)", reason: str = "it is 2.00 times as fast") -> Decision:
+    return Decision(
+        run=run,
+        step=24,
+        plan=plan,
+        reason=reason,
+        plain_seconds=0.2,
+        network_share=0.75,
+        predicted={"none": 0.21, plan: 0.09},
+        measured={plan: 0.1},
+    )
+
+
 def an_end(label: str, seed: int = 0, **figures: Any) -> Summary:
     return Summary(run=f"{label} #{seed}", label=label, seed=seed, **figures)
 
@@ -78,6 +92,7 @@ EXAMPLES: tuple[Record, ...] = (
     a_run(),
     a_step("qsgd #0"),
     Eval(run="qsgd #0", step=3, seconds=3.0, bytes_total=None, accuracy=0.5, loss=1.5),
+    a_decision("qsgd #0"),
     Layers(run="qsgd #0", layers=[LAYER]),
     an_end("qsgd", steps=3, step_seconds=0.25),
 )

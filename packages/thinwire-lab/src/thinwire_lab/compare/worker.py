@@ -19,12 +19,12 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from thinwire_lab.compare.contenders import Compressor, Contender, parse_contender
+from thinwire_lab.compare.contenders import Attached, Compressor, Contender, parse_contender
 from thinwire_lab.compare.outer import LOGGED_EVERY
 from thinwire_lab.compare.traffic import Traffic
 from thinwire_lab.recipes import Data, Recipe, joined_world, load_data, train
 from thinwire_lab.report.jsonl import parse
-from thinwire_lab.report.record import Eval, Layers, Record, RecordError, Step, Summary, from_dict, to_line
+from thinwire_lab.report.record import Decision, Eval, Layers, Record, RecordError, Step, Summary, from_dict, to_line
 
 MARK = "@thinwire "
 _FROM_BACKWARD = re.compile(r"Unable to cast (.*) to Tensor")  # what DDP makes of an error in a hook
@@ -104,6 +104,7 @@ class Probe:
         self.parameters = 0
         self.traffic = Traffic()
         self.sent: list[int | None] = [0]
+        self.decisions = 0  # that were told
 
     def prepare(self, model: nn.Module) -> Compressor:
         self.parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -126,6 +127,7 @@ class Probe:
         step = self._step(record)
         self.steps.append(step)
         self._say(step)
+        self._say_decisions()
         if "test_accuracy" in record and self.contender.trains:
             found = Eval(
                 run=self.trial.run,
@@ -137,6 +139,25 @@ class Probe:
             )
             self.evals.append(found)
             self._say(found)
+
+    def _say_decisions(self) -> None:
+        """What `auto` has decided since the last record."""
+        if not isinstance(self.compressor, Attached):
+            return
+        for made in self.compressor.handle.decisions[self.decisions :]:
+            self.decisions += 1
+            self._say(
+                Decision(
+                    run=self.trial.run,
+                    step=made.step,
+                    plan=made.plan,
+                    reason=made.reason,
+                    plain_seconds=made.plain_seconds,
+                    network_share=made.network_share,
+                    predicted=dict(made.predicted),
+                    measured=dict(made.measured),
+                )
+            )
 
     def finish(self) -> None:
         """The layers and the summary; all ranks take part."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from thinwire_lab.report.contenders import Contender, plain_contender, read_contenders
+from thinwire_lab.report.decisions import decisions_markdown
 from thinwire_lab.report.record import Run
 from thinwire_lab.report.standings import ranking
 from thinwire_lab.report.tables import machine_words, show_spread
@@ -17,7 +18,8 @@ def write_markdown(results: Path, output: Path) -> None:
     """Write the table of a file of results, who loses in it, and how to repeat it."""
     contenders = read_contenders(results)
     runs = [log.run for c in contenders for log in c.logs]
-    parts = [f"# {heading(runs)}", circumstances(runs), table(contenders), *losing_cases(contenders), repeat(runs)]
+    parts = [f"# {heading(runs)}", circumstances(runs), table(contenders), *losing_cases(contenders)]
+    parts += [*decisions_markdown(contenders), repeat(runs)]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
 

@@ -11,6 +11,7 @@ from string import Template
 from thinwire._version import __version__
 from thinwire_lab.report.cards import headline_cards
 from thinwire_lab.report.contenders import Contender, ranked, read_contenders
+from thinwire_lab.report.decisions import decisions_html
 from thinwire_lab.report.extras import drawing_library
 from thinwire_lab.report.figures import (
     Figure,
@@ -57,7 +58,8 @@ def write_page(results: Path, output: Path) -> None:
         "notices": notices(contenders),
         "cards": headline_cards(contenders),
         "plots": plots_html(contenders, curves, bars),
-        "table": panel_html("All figures", "Click on a heading to sort.", table_html(contenders)),
+        "table": panel_html("All figures", "Click on a heading to sort.", table_html(contenders))
+        + panel_html("What auto decided", "And what it went by.", decisions_html(contenders)),
         "facts": panel_html("How to repeat this", "The command, the versions and the machine.", facts(runs)),
         "version": escape(__version__),
         "figures": script_json({panel.name: panel.figure for panel in curves + bars}),

@@ -1,8 +1,9 @@
-"""The records of a comparison: one JSON object a line, five kinds, in the order in which things happened.
+"""The records of a comparison: one JSON object a line, six kinds, in the order in which things happened.
 
     {"kind": "run", "run": "qsgd #0", ...}        a training run begins: what, where, with which versions
     {"kind": "step", "run": "qsgd #0", ...}       one step of training (or the last of several, see `log_every`)
     {"kind": "eval", "run": "qsgd #0", ...}       loss and accuracy on the test part; always one behind the last step
+    {"kind": "decision", "run": "auto #0", ...}   what the contender auto chose after a step, and why
     {"kind": "layers", "run": "qsgd #0", ...}     once a run: what every parameter's gradient went through
     {"kind": "summary", "run": "qsgd #0", ...}    the run has ended; `error` tells that it failed
 
@@ -89,6 +90,22 @@ class Eval:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What the contender `auto` has decided."""
+
+    kind: ClassVar[str] = "decision"
+
+    run: str
+    step: int  # steps that had ended
+    plan: str  # in force from then on
+    reason: str
+    plain_seconds: float  # a step without compression, measured
+    network_share: float  # of the plain step, predicted
+    predicted: dict[str, float]  # seconds of a step with each plan that was compared
+    measured: dict[str, float]  # seconds of a step with each plan that was tried
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer:
     """One parameter's gradient."""
 
@@ -141,8 +158,8 @@ class Summary:
     seconds_to_target: float | None = None  # of training until an evaluation first reached the target; null: never
 
 
-Record = Run | Step | Eval | Layers | Summary
-KINDS: Mapping[str, type[Record]] = {kind.kind: kind for kind in (Run, Step, Eval, Layers, Summary)}
+Record = Run | Step | Eval | Decision | Layers | Summary
+KINDS: Mapping[str, type[Record]] = {kind.kind: kind for kind in (Run, Step, Eval, Decision, Layers, Summary)}
 
 
 @dataclass
@@ -152,6 +169,7 @@ class RunLog:
     run: Run
     steps: list[Step] = field(default_factory=list)
     evals: list[Eval] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     summary: Summary | None = None  # None: still running, or stopped half-way
 
@@ -161,6 +179,8 @@ class RunLog:
                 self.steps.append(record)
             case Eval():
                 self.evals.append(record)
+            case Decision():
+                self.decisions.append(record)
             case Layers():
                 self.layers = list(record.layers)
             case Summary():

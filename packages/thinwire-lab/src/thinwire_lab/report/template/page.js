@@ -68,7 +68,7 @@ for (const chip of chips) {
   });
 }
 
-for (const head of document.querySelectorAll("thead th")) {
+for (const head of document.querySelectorAll("thead th[aria-sort]")) {
   head.addEventListener("click", () => {
     const up = head.getAttribute("aria-sort") !== "ascending";
     for (const other of head.parentNode.children) other.setAttribute("aria-sort", "none");
