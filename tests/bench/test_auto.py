@@ -119,8 +119,8 @@ def test_auto_is_a_contender() -> None:
 @pytest.mark.timeout(240)
 def test_a_run_on_loopback() -> None:
     found = bench_auto("vgg", "none", hosts=2, codecs=["bf16"])
-    assert found.searched.keys() == {"bf16"}
-    assert (found.codec, found.best) == ("bf16", "bf16")
+    assert found.codec == "bf16"  # the only candidate; plans by layer made of it may be searched too, and be quicker
+    assert {found.codec, found.best} <= found.searched.keys()
     assert found.reason
     assert min(found.plain, found.auto, found.best_seconds, *found.halves) > 0
     assert min(found.halves) <= found.plain <= max(found.halves)
