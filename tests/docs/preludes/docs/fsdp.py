@@ -1,5 +1,6 @@
 """What the page on FSDP takes for granted before each of its blocks: a group of one process, which is all replicas."""
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -13,3 +14,4 @@ if not dist.is_initialized():
     dist.init_process_group("gloo", init_method=Path("group").resolve().as_uri(), rank=0, world_size=1)
 replicas, shards = 1, 1
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 8))
+warnings.filterwarnings("ignore", message=".*one process trains alone.*")
