@@ -101,6 +101,11 @@ def spared(codec: str) -> Line:
     return tried({"rules": [*tables, {"match": "*", "codec": codec}]})
 
 
+# A variance that is remembered for longer than an element waits.
+_REMEMBERED = (
+    *("none", _CHAIN, "powersgd(rank=4)", "onebit", "iwp", "fftsgd(theta=0.85)", "gradiveq(ratio=8)"),
+    "topk(density=1/64, warmup=300)",
+)
 # One biased chain that loses much, and what might help it.
 _TRIED: Mapping[str, Line] = {
     f"{_CHAIN}, learning rate x 3": tried(_CHAIN, Variant(lr=3.0)),
@@ -116,7 +121,9 @@ _TRIED: Mapping[str, Line] = {
     f"ef21 | {_CHAIN}": tried(),
     f"{_CHAIN}, tables and head qsgd(bits=4)": spared(_CHAIN),
     "topk(density=1/64, warmup=300)": tried(),
-    f"{_CHAIN}, beta2=0.999": tried(_CHAIN, Variant(beta2=0.999)),
+    **{f"{codec}, beta2=0.999": tried(codec, Variant(beta2=0.999)) for codec in _REMEMBERED},
+    f"{_CHAIN}, beta2=0.9999": tried(_CHAIN, Variant(beta2=0.9999)),
+    f"{_MOMENTUM} | {_CHAIN}, beta1=0, beta2=0.999": tried(f"{_MOMENTUM} | {_CHAIN}", Variant(beta1=0.0, beta2=0.999)),
     "onebit, learning rate x 3": tried("onebit", Variant(lr=3.0)),
     "none, learning rate x 3": tried("none", Variant(lr=3.0)),
     "powersgd(rank=4), tables and head qsgd(bits=4)": spared("powersgd(rank=4)"),
