@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import socket
 import tempfile
 import traceback
@@ -24,7 +25,8 @@ def _child(
         result = body(rank, ranks, *args)
         if together:
             dist.barrier()
-        queue.put((rank, True, result))
+        # As bytes: a queue hands tensors over as shared memory, which is gone if this process ends before it is read.
+        queue.put((rank, True, pickle.dumps(result)))
         dist.destroy_process_group()
     except BaseException:
         queue.put((rank, False, traceback.format_exc()))
@@ -50,7 +52,7 @@ def run_ranks(ranks: int, body: Callable[..., Any], *args: Any, seconds: float =
             for _ in children[dying:]:
                 rank, fine, value = queue.get(timeout=seconds)
                 assert fine, f"rank {rank} failed:\n{value}"
-                results[rank] = value
+                results[rank] = pickle.loads(value)
             return [results[rank] for rank in range(ranks - dying)]
         finally:
             for child in children:
