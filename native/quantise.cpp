@@ -183,6 +183,19 @@ void range_dequantise(const In &in, int bits, int mantissa, int32_t base, int32_
     kernels().range_decode(how, plain(in.data()), out.data(), n, add);
 }
 
+// The squared error of rounding to the nearest on a grid; numbers come as an address, like those of the hot paths.
+double range_error(uintptr_t x, size_t n, int bits, int mantissa, int32_t base, int32_t positives, int32_t negatives) {
+    const Range how = make_range(bits, mantissa, base, positives, negatives, false);
+    const float *from = reinterpret_cast<const float *>(x);
+    nb::gil_scoped_release unlocked;
+    std::vector<uint8_t> codes(packed_size(n, bits));
+    std::vector<float> errors(n);
+    kernels().range_encode(how, from, n, make_draw(0, 0), packed(codes.data()));
+    kernels().range_decode(how, packed(codes.data()), errors.data(), n, false);
+    for (size_t i = 0; i < n; i++) errors[i] -= from[i];
+    return kernels().sum_of_squares(errors.data(), n);
+}
+
 template <class In>
 void pack(const In &symbols, int bits, const BytesOut &out) {
     require(bits >= 1 && bits <= 16 && fits(symbols.data(), bits), "symbols of up to 8 bits are uint8, others int32");
@@ -228,6 +241,8 @@ void bind_quantise(nb::module_ &m) {
           "positives"_a, "negatives"_a, "out"_a.noconvert(), "add"_a);
     m.def("range_dequantise", &range_dequantise<Wide>, "symbols"_a.noconvert(), "bits"_a, "mantissa"_a, "base"_a,
           "positives"_a, "negatives"_a, "out"_a.noconvert(), "add"_a);
+
+    m.def("range_error", &range_error);
 
     m.def("pack", &pack<Bytes>, "symbols"_a.noconvert(), "bits"_a, "packed"_a.noconvert());
     m.def("pack", &pack<Wide>, "symbols"_a.noconvert(), "bits"_a, "packed"_a.noconvert());

@@ -167,6 +167,21 @@ def test_mantissa_with_the_smallest_error_is_chosen() -> None:
         assert rangefloat.rangefloat_choose_mantissa(empty, 8) == 3
 
 
+@pytest.mark.parametrize("bits", [4, 8, 10, 16])
+@pytest.mark.parametrize("numel", [1, 7, 511, 513, 5000])
+def test_chosen_mantissa_is_that_of_codes_that_are_decoded(bits: int, numel: int) -> None:
+    """The compiled form measures all widths without giving codes away."""
+    generator = torch.Generator().manual_seed(numel)
+    x = torch.randn(numel, generator=generator) * torch.exp(torch.randn(numel, generator=generator))
+    errors, decoded = [], torch.empty_like(x)
+    for mantissa in range(bits - 2):
+        grid = rangefloat_grid(bits, mantissa, float(x.min()), float(x.max()))
+        codes, _ = reference.rangefloat_symbols(x, bits, mantissa, grid, "nearest", 0, 0)
+        reference.rangefloat_dequantise(codes, bits, mantissa, grid, decoded, False)
+        errors.append(float((decoded - x).double().square().sum()))
+    assert errors[rangefloat.rangefloat_choose_mantissa(x, bits)] == pytest.approx(min(errors), rel=1e-12, abs=0.0)
+
+
 def test_impossible_formats_are_refused() -> None:
     with pytest.raises(CodecError, match="4 to 16 bits, not 3"):
         rangefloat_grid(3, 0, -1, 1)

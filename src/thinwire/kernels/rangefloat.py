@@ -107,12 +107,8 @@ def rangefloat_choose_mantissa(x: Tensor, bits: int) -> int:
         low, high = _ends(x)
     if low == high == 0:
         return (bits - 2) // 2
-    decoded, errors = torch.empty_like(x), []
-    for mantissa in range(bits - 2):
-        grid = rangefloat_grid(bits, mantissa, low, high)
-        symbols, _ = rangefloat_symbols(x, bits, mantissa, grid, "nearest", 0, 0)
-        rangefloat_dequantise(symbols, bits, mantissa, grid, decoded, add=False)
-        errors.append(_energy(decoded.sub_(x)))  # an exact difference: the two are less than a factor of 2 apart, or 0
+    x = x.contiguous()
+    errors = [_error(x, bits, mantissa, rangefloat_grid(bits, mantissa, low, high)) for mantissa in range(bits - 2)]
     return errors.index(min(errors))
 
 
@@ -123,7 +119,12 @@ def _ends(x: Tensor) -> tuple[float, float]:
     return low.item(), high.item()
 
 
-def _energy(x: Tensor) -> float:
-    """The sum of squares, in float64."""
+def _error(x: Tensor, bits: int, mantissa: int, grid: RangeGrid) -> float:
+    """The squared error of rounding x to the nearest. A difference is exact: the two are less than a factor of 2 apart,
+    or 0."""
     native = native_for(x)
-    return float(x.double().square().sum() if native is None else native.sum_of_squares(x))
+    if native is not None:
+        return float(native.range_error(x.data_ptr(), x.numel(), bits, mantissa, *grid))
+    symbols, _ = reference.rangefloat_symbols(x, bits, mantissa, grid, "nearest", 0, 0)
+    reference.rangefloat_dequantise(symbols, bits, mantissa, grid, decoded := torch.empty_like(x), add=False)
+    return float(decoded.sub_(x).double().square().sum())

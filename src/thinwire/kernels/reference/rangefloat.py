@@ -8,6 +8,7 @@ latter is unbiased, as the values of consecutive keys are joined by straight lin
 """
 
 import struct
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ class RangeGrid(NamedTuple):
     negatives: int
 
 
+@lru_cache(maxsize=64)
 def _bits_of(value: float) -> int:
     """Bit pattern of |value| as float32, rounded up in magnitude where float32 cannot hold it."""
     try:
