@@ -46,8 +46,11 @@ class Buffers:
     def alone(self, numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """The same, but not a piece of a block if it is long, so that it can be `kept`; within limits, because blocks
         serve pieces of all lengths, and this one only others of its own."""
-        size, found = numel * dtype.itemsize, self._alone[numel, dtype]
-        if not found and (device.type != "cpu" or size < _WORTH_KEEPING or self._apart + size > _MOST_ALONE):
+        size = numel * dtype.itemsize
+        if size < _WORTH_KEEPING or device.type != "cpu":
+            return self.empty(numel, dtype, device)
+        found = self._alone[numel, dtype]
+        if not found and self._apart + size > _MOST_ALONE:
             return self.empty(numel, dtype, device)
         if not found:
             found.append(torch.empty(numel, dtype=dtype))

@@ -133,11 +133,11 @@ class Slot:
     def in_use(self, codec: Codec) -> tuple[Codec, Sequence[int]]:
         """The chain without the stages that left themselves out, and the places of those that stay."""
         places = range(len(codec.stages))
-        stages = zip(codec.stages, self.states[codec.offset :], strict=True)
-        out = [isinstance(stage, DecidingStage) and stage.left_out(state) for stage, state in stages]
-        if not any(out):
+        states = self.states[codec.offset :]
+        out = {i for i, s in enumerate(codec.stages) if isinstance(s, DecidingStage) and s.left_out(states[i])}
+        if not out:
             return codec, places
-        kept = [i for i in places if not out[i]]
+        kept = [i for i in places if i not in out]
         return _with_stages(codec, tuple(kept)), kept
 
     def decided(self, codec: Codec) -> list[str]:

@@ -50,6 +50,8 @@ class Step:
         ]
         if self.links:
             self.links[0].ctx.weights = None if weights is None else weights.detach().reshape(-1).float()
+        self._inputs = [(stage, ctx) for stage, ctx in self.links if isinstance(stage, InputStage)]
+        self._told = [(stage, ctx) for stage, ctx in self.links if isinstance(stage, DeliveryStage)]
         self.transforms = self.links[: self.route.transforms]
         instead = self.route.instead
         self.coders = self.links[self.route.transforms :] if instead is None else self._links_instead(instead, spec)
@@ -96,9 +98,8 @@ class Step:
         memory = self.info.alone(self.flat) if self._share_is_kept() else self.info.empty(self.flat)
         share = (Share if self.route.share else Undivided)(flat, self.info.ranks, memory)
         x: Source = share
-        for stage, ctx in self.links:
-            if isinstance(stage, InputStage):
-                x = stage.accumulate(x, ctx)
+        for stage, ctx in self._inputs:
+            x = stage.accumulate(x, ctx)
         self.given = share.plus(entering) if x is share else plus(x, entering)
         if self.info.measure and not self.route.in_sum_space:
             self._energy = float(self.given.tensor().square().sum())
@@ -122,8 +123,7 @@ class Step:
         if residual is None:
             return None
         residual = residual if residual.dtype == self.flat.dtype else residual.float()
-        stages = [(stage, ctx) for stage, ctx in self.links if isinstance(stage, InputStage)]
-        steps = max((stage.residual_steps(ctx.state) for stage, ctx in stages), default=1)
+        steps = max([stage.residual_steps(ctx.state) for stage, ctx in self._inputs], default=1)
         if steps == 1:
             return residual
         entering = divided(residual, steps)
@@ -132,8 +132,7 @@ class Step:
 
     def _share_is_kept(self) -> bool:
         """Whether what is left of the share becomes the residual, in its own memory."""
-        told = any(isinstance(stage, DeliveryStage) for stage, _ in self.links)
-        return self.codec.feedback == "fp32" and self.route.share and not told
+        return self.codec.feedback == "fp32" and self.route.share and not self._told
 
     # Into the space where sums are taken, and back.
 
@@ -267,10 +266,9 @@ class Step:
     def _undelivered(self, contribution: Tensor) -> Tensor:
         """What was given less this rank's contribution, in the memory of what was given."""
         given = self.given.values
-        told = [(stage, ctx) for stage, ctx in self.links if isinstance(stage, DeliveryStage)]
-        if told or not self.transforms:
+        if self._told or not self.transforms:
             sent = self._back(self.transforms, contribution, 1, None)
-            for stage, ctx in told:
+            for stage, ctx in self._told:
                 stage.delivered(sent, ctx)
             return torch.sub(given, sent, out=self.info.empty(given))
         y = self._back(self.transforms[1:], contribution, 1, None)

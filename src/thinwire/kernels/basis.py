@@ -68,8 +68,12 @@ def _rebuilt(q: Tensor, columns: Tensor, mean: Tensor | None, part: float, given
 
 def _narrow(columns: Tensor, tensors: list[Tensor], most: int) -> bool:
     """Whether the compiled loops are meant for this basis; the answer does not depend on their being there."""
-    few = 0 < columns.shape[1] <= MOST_COLUMNS and columns.numel() <= most
-    return few and all(t.dtype == torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors)
+    if not (0 < columns.shape[1] <= MOST_COLUMNS and columns.numel() <= most):
+        return False
+    for tensor in tensors:
+        if tensor.dtype != torch.float32 or not (tensor.is_cpu and tensor.is_contiguous()):
+            return False
+    return True
 
 
 def _expect(fits: bool, tensors: list[Tensor]) -> None:

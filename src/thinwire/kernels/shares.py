@@ -40,9 +40,12 @@ def share_into(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> b
 
     `out` shares no memory with the other two.
     """
-    given = _checked_share(x, ranks, residual, out)
-    native = native_for(*given)
-    if native is None or any(t.dtype != torch.float32 for t in given):
+    return _share_into(_checked_share(x, ranks, residual, out), x, ranks, residual, out)
+
+
+def _share_into(plain: tuple[Tensor, ...] | None, x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> bool:
+    native = None if plain is None else native_for(*plain)
+    if native is None:
         return bool(reference.share_into(x, ranks, residual, out))
     held, threads = 0 if residual is None else residual.data_ptr(), threads_for(x.numel())
     finite: bool = native.share_into(x.data_ptr(), x.numel(), ranks, held, out.data_ptr(), threads)
@@ -54,23 +57,26 @@ def enter_share(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> 
 
     Whatever a chain selects of it, the others see it. An accelerator decides that by itself.
     """
-    given = _checked_share(x, ranks, residual, out)
-    plain = all(t.dtype == torch.float32 for t in given)
-    if plain and (gpu := gpu_for("shares", *given)) is not None:
+    plain = _checked_share(x, ranks, residual, out)
+    if plain is not None and (gpu := gpu_for("shares", *plain)) is not None:
         gpu.shares.enter_share(x.detach(), ranks, residual, out)
     elif not out.is_cpu:
         out.masked_fill_(~reference.share_into(x, ranks, residual, out), float("nan"))
-    elif not share_into(x, ranks, residual, out):
+    elif not _share_into(plain, x, ranks, residual, out):
         out.fill_(float("nan"))
 
 
-def _checked_share(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> tuple[Tensor, ...]:
+def _checked_share(x: Tensor, ranks: int, residual: Tensor | None, out: Tensor) -> tuple[Tensor, ...] | None:
+    """All tensors, if they are float32; None: kernels cannot take them."""
     check_ranks(ranks)
     given = (x, out) if residual is None else (x, out, residual)
-    if out.dtype != torch.float32 or any(t.shape != out.shape for t in given):
-        shapes = ", ".join(f"{tuple(t.shape)} of {t.dtype}" for t in given)
-        raise CodecError(f"a share is float32 and of the shape of what it is made from, not {shapes}")
-    return given
+    shape, plain = out.shape, True
+    for tensor in given:
+        if out.dtype != torch.float32 or tensor.shape != shape:
+            shapes = ", ".join(f"{tuple(t.shape)} of {t.dtype}" for t in given)
+            raise CodecError(f"a share is float32 and of the shape of what it is made from, not {shapes}")
+        plain = plain and tensor.dtype == torch.float32
+    return given if plain else None
 
 
 def all_finite(x: Tensor) -> bool:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -89,6 +90,7 @@ class PCA(InputStage, DecidingStage, Transform):
 
     # Sizes.
 
+    @lru_cache(maxsize=4096)  # noqa: B019 (stages are small, and every step asks several times)
     def layouts(self, spec: Spec) -> tuple[Layout, ...]:
         """The slices that a layer may have; none: it always travels as it is."""
         found = layouts(spec.shape, self.order, self.slice, self.sample, self.pool)
