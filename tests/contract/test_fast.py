@@ -6,7 +6,7 @@ single elements, so that some sums are added up in another order, and the last s
 
 import copy
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 import torch
@@ -17,11 +17,14 @@ from tests.contract.rows import ROWS, gradients, simulate
 from tests.contract.test_contract import reductions, same
 from thinwire.core import shards, source
 from thinwire.core.fast import FastPath
+from thinwire.core.message import fixed_message
 from thinwire.core.reducers import sharded
 from thinwire.core.spec import Spec
 from thinwire.core.stage import Stage, fast_path
 from thinwire.stages import fourier
 from thinwire.stages.pca import PCA
+
+T = TypeVar("T")
 
 SHAPES = [(24, 3, 3, 3), (35, 29)]  # even and odd numbers of elements
 # Chains whose fast path works in other steps or states than those of the rows.
@@ -39,8 +42,8 @@ MORE_ROWS = [
 ]
 
 
-def classes(of: type[Stage]) -> Iterator[type[Stage]]:
-    """A class of stages and all that are made of it."""
+def classes(of: type[T]) -> Iterator[type[T]]:
+    """A class and all that are made of it."""
     yield of
     for each in of.__subclasses__():
         yield from classes(each)
@@ -49,16 +52,29 @@ def classes(of: type[Stage]) -> Iterator[type[Stage]]:
 @pytest.fixture(autouse=True)
 def asks_again() -> Iterator[None]:
     """Fast paths are asked for once; what is found here with others switched off is of no use elsewhere."""
-    fast_path.cache_clear()
+    forget_fast_paths()
     yield
-    fast_path.cache_clear()
+    forget_fast_paths()
+
+
+def forget_fast_paths() -> None:
+    for kept in (fast_path, fixed_message):
+        kept.cache_clear()
 
 
 def without_fast_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    fast_path.cache_clear()
-    for each in classes(Stage):
-        if "fast" in vars(each):
-            monkeypatch.setattr(each, "fast", lambda self, spec: None)
+    """No stage has one, and those that something still keeps do not work."""
+
+    def fails(*args: object) -> None:
+        raise AssertionError("a fast path is used that was asked for before")
+
+    forget_fast_paths()
+    for stage in classes(Stage):
+        if "fast" in vars(stage):
+            monkeypatch.setattr(stage, "fast", lambda self, spec: None)
+    for path in classes(FastPath):
+        for name in {"writer", "reader", "encode", "decode", "parts", "finite"} & vars(path).keys():
+            monkeypatch.setattr(path, name, fails)
 
 
 class Found(NamedTuple):

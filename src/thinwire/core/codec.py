@@ -284,14 +284,15 @@ class Codec:
     @property
     def self_contained(self) -> bool:
         """Whether one message says all that its reader needs, without agreement between ranks."""
-        return self._agreeing() is None
+        return self._agreeing is None
 
+    @cached_property
     def _agreeing(self) -> Stage | None:
         """A stage that needs a context which the ranks share."""
         return next((stage for stage in self.stages if shares_context(stage)), None)
 
     def _require_self_contained(self) -> None:
-        if (stage := self._agreeing()) is not None:
+        if (stage := self._agreeing) is not None:
             raise CodecError(
                 f"{stage} needs the ranks to agree first, so it makes no message of its own;"
                 " use simulate() or average()."

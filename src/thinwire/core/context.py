@@ -39,7 +39,7 @@ class Context:
     contributions: int = 1
     shared: Any = None  # what the ranks agreed on
     stash: Any = None  # what a stage keeps from `accumulate` or `encode` until `delivered` or `observe`
-    weights: Tensor | None = None
+    weights: Tensor | None = None  # of the parameter, in its own shape and type; for the first stage
     dial: float = 1.0
     has_residual: bool = False
     notes: dict[str, float] = field(default_factory=dict)

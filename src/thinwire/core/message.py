@@ -94,17 +94,19 @@ def agree_on_wire(links: Sequence[Link], y: Source) -> Rounds[None]:
             link.ctx.shared = yield from link.stage.agree(x, link.ctx)
 
 
+class FixedMessage(NamedTuple):
+    """A message of one stage that always has the same size, and what writes and reads it fast, if anything does."""
+
+    size: int
+    coder: MessageCoder | None
+
+
 @lru_cache(maxsize=4096)
-def fixed_size(stage: Stage, spec: Spec) -> int | None:
-    """Bytes of one stage's side and payload, if they are fixed."""
+def fixed_message(stage: Stage, spec: Spec) -> FixedMessage | None:
+    """The message for these elements; None: its size varies. Every message asks."""
     size = side_of(stage, spec).plus(stage.out(spec).payload())
-    return int(size) if size.exact else None
-
-
-def message_coder(stage: Stage, spec: Spec) -> MessageCoder | None:
-    """The fast path of a stage whose messages have a fixed size."""
     fast = fast_path(stage, spec)
-    return fast if isinstance(fast, MessageCoder) and fixed_size(stage, spec) is not None else None
+    return FixedMessage(int(size), fast if isinstance(fast, MessageCoder) else None) if size.exact else None
 
 
 def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
@@ -125,10 +127,10 @@ def encode_message(links: Sequence[Link], x: Tensor) -> Tensor:
 
 def encode_message_into(links: Sequence[Link], x: Source, message: Tensor) -> None:
     """The same in memory of the message's exact size or more; what is left of it becomes zero."""
-    coder = message_coder(links[0].stage, links[0].ctx.spec) if len(links) == 1 else None
-    if coder is not None:
-        size = _fixed_bytes(links[0])
-        coder.writer(x, links[0].ctx)(0, x.numel, message[:size])
+    fixed = fixed_message(links[0].stage, links[0].ctx.spec) if len(links) == 1 else None
+    if fixed is not None and fixed.coder is not None:
+        size = fixed.size
+        fixed.coder.writer(x, links[0].ctx)(0, x.numel, message[:size])
     else:
         encoded = encode_message(links, x.tensor())
         size = encoded.numel()
@@ -138,18 +140,12 @@ def encode_message_into(links: Sequence[Link], x: Source, message: Tensor) -> No
 
 
 def _encode_fast(link: Link, x: Tensor) -> Tensor | None:
-    coder = message_coder(link.stage, link.ctx.spec)
-    if coder is None:
+    fixed = fixed_message(link.stage, link.ctx.spec)
+    if fixed is None or fixed.coder is None:
         return None
-    message = torch.empty(_fixed_bytes(link), dtype=torch.uint8, device=x.device)
-    coder.writer(Source(x), link.ctx)(0, x.numel(), message)
+    message = torch.empty(fixed.size, dtype=torch.uint8, device=x.device)
+    fixed.coder.writer(Source(x), link.ctx)(0, x.numel(), message)
     return message
-
-
-def _fixed_bytes(link: Link) -> int:
-    size = fixed_size(link.stage, link.ctx.spec)
-    assert size is not None, "a message coder has messages of fixed size"
-    return size
 
 
 def decode_message(links: Sequence[Link], message: Tensor, out: Tensor, mode: Mode = "write") -> None:
@@ -184,16 +180,17 @@ def _decode_fast(
     stage: Stage, ctx: Context, message: Tensor, out: Tensor | None = None, mode: Mode = "write"
 ) -> Tensor | None:
     """The last stage's elements straight from side and payload, in `out` or in work memory; None: not so."""
-    size = fixed_size(stage, ctx.spec)
-    if size is None:
+    fixed = fixed_message(stage, ctx.spec)
+    if fixed is None:
         return None
-    if message.numel() != size:
-        raise WireError(f"a {stage} message for {ctx.spec.numel} numbers has {size} bytes; got {message.numel()}.")
-    coder = message_coder(stage, ctx.spec)
-    if coder is None:
+    if message.numel() != fixed.size:
+        raise WireError(
+            f"a {stage} message for {ctx.spec.numel} numbers has {fixed.size} bytes; got {message.numel()}."
+        )
+    if fixed.coder is None:
         return None
     into = empty_like_spec(ctx.spec, ctx.buffers, message.device) if out is None else out
-    coder.reader(ctx, into, mode)(0, into.numel(), message)
+    fixed.coder.reader(ctx, into, mode)(0, into.numel(), message)
     return into
 
 

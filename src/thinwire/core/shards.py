@@ -15,7 +15,7 @@ from thinwire.core.message import (
     decode_message,
     encode_message,
     encode_message_into,
-    message_coder,
+    fixed_message,
     message_size,
 )
 from thinwire.core.profiling import in_span
@@ -58,8 +58,8 @@ class Shards:
         self.links, self.bounds, self.full, self.buffers, self.device = links, bounds, full, buffers, device
         self.exact = full.exact
         self._stages = [link.stage for link in links]
-        single = full.exact and len(links) == 1
-        self._coder = message_coder(links[0].stage, links[0].ctx.spec) if single else None
+        fixed = fixed_message(links[0].stage, links[0].ctx.spec) if full.exact and len(links) == 1 else None
+        self._coder = None if fixed is None else fixed.coder
         self._seen: dict[int, list[Link]] = {}  # by shard
         self._alike: dict[int, Context] = {}  # by length
 
@@ -99,7 +99,7 @@ class Shards:
         write = self._coder.writer(x, whole) if self._coder is not None else None
 
         def encode(j: int, memory: Tensor | None = None) -> Tensor:
-            low, high = (bound - origin for bound in self.bounds[j])
+            low, high = self.bounds[j][0] - origin, self.bounds[j][1] - origin
             message = self.memory() if memory is None and self.exact else memory
             if write is None:
                 links = [Link(stage, at.moved(stream=at.stream + salt)) for stage, at in self._links_of(j)]
@@ -121,7 +121,7 @@ class Shards:
             read = self._coder.reader(ctx.moved(base=ctx.base + origin), out, mode)
 
         def decode(j: int, message: Tensor) -> None:
-            low, high = (bound - origin for bound in self.bounds[j])
+            low, high = self.bounds[j][0] - origin, self.bounds[j][1] - origin
             message = self._trimmed(message, high - low)
             if read is None:
                 decode_message(self._links_of(j), message, out[low:high], mode)

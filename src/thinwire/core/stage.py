@@ -226,6 +226,13 @@ def fast_path(stage: Stage, spec: Spec) -> FastPath | None:
     return stage.fast(spec)
 
 
+@lru_cache(maxsize=4096)
+def elements_of(stage: Stage, spec: Spec) -> int | None:
+    """How many elements a stage gives of these; None: it gives bytes, or integers that stand for several."""
+    out = stage.out(spec)
+    return None if out.kind in ("bytes", "int32") else out.numel
+
+
 def shares_context(stage: Stage) -> bool:
     """Whether the ranks must agree before this stage can encode or decode."""
     return type(stage).agree is not Stage.agree

@@ -22,7 +22,7 @@ from thinwire.core.selection import is_selectable
 from thinwire.core.slot import Slot
 from thinwire.core.source import Share, Source, Undivided, plus
 from thinwire.core.spec import Spec
-from thinwire.core.stage import DeliveryStage, Encoded, InputStage, ScheduledStage, Stage, fast_path
+from thinwire.core.stage import DeliveryStage, Encoded, InputStage, ScheduledStage, Stage, elements_of, fast_path
 from thinwire.kernels.shares import divided, finiteness
 
 
@@ -49,7 +49,7 @@ class Step:
             for i, stage, seen, state in zip(places, codec.stages, codec.specs(spec), states, strict=False)
         ]
         if self.links:
-            self.links[0].ctx.weights = None if weights is None else weights.detach().reshape(-1).float()
+            self.links[0].ctx.weights = weights
         self._inputs = [(stage, ctx) for stage, ctx in self.links if isinstance(stage, InputStage)]
         self._told = [(stage, ctx) for stage, ctx in self.links if isinstance(stage, DeliveryStage)]
         self.transforms = self.links[: self.route.transforms]
@@ -279,10 +279,10 @@ class Step:
 
     def _elements_sent(self, x: Source) -> int:
         """How many elements left this rank in this step; stages that choose their own count note it themselves."""
-        outs = [stage.out(ctx.spec) for stage, ctx in self.transforms[-1:]]
-        counts = [x.parts.count * x.parts.length if isinstance(x, PartSource) else x.numel] * len(outs)
+        fewest = self.flat.numel()
+        if self.transforms and elements_of(self.transforms[-1].stage, self.transforms[-1].ctx.spec) is not None:
+            fewest = min(fewest, x.parts.count * x.parts.length if isinstance(x, PartSource) else x.numel)
         for stage, ctx in self.coders:
-            outs.append(stage.out_now(ctx) if isinstance(stage, ScheduledStage) else stage.out(ctx.spec))
-            counts.append(outs[-1].numel)
-        elements = (n for out, n in zip(outs, counts, strict=True) if out.kind not in ("bytes", "int32"))
-        return min([self.flat.numel(), *elements])
+            given = stage.out_now(ctx).numel if isinstance(stage, ScheduledStage) else elements_of(stage, ctx.spec)
+            fewest = fewest if given is None else min(fewest, given)
+        return fewest

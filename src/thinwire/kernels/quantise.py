@@ -152,7 +152,7 @@ class Scheme:
 
         return decode
 
-    @property
+    @cached_property
     def _table(self) -> tuple[int, int]:
         return self.levels.data_ptr(), self.levels.numel()
 

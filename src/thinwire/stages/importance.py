@@ -160,7 +160,8 @@ class Importance(InputStage, Transform):
                 f"{self} compares gradients with weights, and has none;"
                 " pass weights=, and let it be the first stage of its chain."
             )
-        given = (x, ctx.weights, self.guard, ctx.ranks)  # x is 1/P of the rank's own gradient
+        weights = ctx.weights.detach().reshape(-1).float()
+        given = (x, weights, self.guard, ctx.ranks)  # x is 1/P of the rank's own gradient
         if self.density is not None:
             return most_important(*given, kept)
         scores = importance(*given)

@@ -104,8 +104,8 @@ def check_slots(codec: Codec, slots: Sequence[Slot]) -> None:
             slot.check(codec)
         except StateError as reason:
             raise StateError(f"the slot of rank {rank} is damaged: {reason}") from reason
-    first = slots[0].shared(codec)
-    others = [str(rank) for rank, slot in enumerate(slots) if slot.shared(codec) != first]
+    first = slots[0].shared(codec) if len(slots) > 1 else None
+    others = [str(rank) for rank, slot in enumerate(slots[1:], 1) if slot.shared(codec) != first]
     if others:
         raise StateError(
             f"the slots of all ranks must come from the same step of the same run; those of rank {', '.join(others)}"
@@ -164,7 +164,7 @@ def perform(ops: list[Any]) -> list[Any]:
     match ops[0]:
         case AllReduce():
             totals = [reduced([op.items[i] for op in ops], ops[0].how) for i in range(len(ops[0].items))]
-            return [[total.clone() for total in totals] for _ in ops]
+            return [totals, *([total.clone() for total in totals] for _ in ops[1:])]
         case AllGather():
             return [[[t.clone() for t in op.items] for op in ops] for _ in ops]
         case AllToAll():

@@ -39,6 +39,12 @@ def choose_reduction(
 
     `bundle_numel`: how many elements travel in the same rounds; what is short goes along with what is long.
     """
+    return _chosen(tuple(coders), spec, ranks, wish, bundle_numel)
+
+
+@lru_cache(maxsize=4096)
+def _chosen(coders: tuple[Stage, ...], spec: Spec, ranks: int, wish: str | None, bundle_numel: int) -> str:
+    """The same for stages that can be found again: every step asks."""
     legal = ("sharded", "gathered", "ring") if coders else ("summed", "ring")
     preferred = (coder.preferred_reduction for coder in coders if isinstance(coder, WireCoder))
     wish = wish or next((kind for kind in preferred if kind), None)
@@ -49,10 +55,9 @@ def choose_reduction(
             what = f"what {coders[0].name} sends cannot be summed" if coders else "the chain is additive"
             raise CodecError(f"reduction {wish!r} does not fit: {what}; use {' or '.join(legal)}.")
         return wish
-    return _cheapest(tuple(coders), spec, max(spec.numel, bundle_numel), ranks)
+    return _cheapest(coders, spec, max(spec.numel, bundle_numel), ranks)
 
 
-@lru_cache(maxsize=4096)
 def _cheapest(coders: tuple[Stage, ...], spec: Spec, numel: int, ranks: int) -> str:
     if not coders:
         return "summed"
