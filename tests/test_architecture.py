@@ -18,14 +18,22 @@ from tests.layers import (
     unit_of,
 )
 from thinwire.core.fast import BlockCoder, FastPath, MessageCoder, PartCoder, Parts
-from thinwire.core.stage import DeliveryStage, InputStage, ScheduledStage, Stage, Transform, WireCoder
+from thinwire.core.stage import (
+    DecidingStage,
+    DeliveryStage,
+    InputStage,
+    ScheduledStage,
+    Stage,
+    Transform,
+    WireCoder,
+)
 
 MAX_MODULE_LINES = 350
 MAX_FUNCTION_LINES = 60
 MAX_CONTRACT_MEMBERS = 20  # that the author of a stage must read
 MAX_AVERAGE_BRANCHES = 25  # core/average.py is read first: choices for speed belong in core/route.py
 CONTRACT: tuple[type, ...] = (
-    *(Stage, Transform, WireCoder, InputStage, DeliveryStage, ScheduledStage),
+    *(Stage, Transform, WireCoder, InputStage, DeliveryStage, DecidingStage, ScheduledStage),
     *(FastPath, MessageCoder, BlockCoder, PartCoder, Parts),
 )
 EMPTY_NAMES = {"utils", "util", "helpers", "common", "misc"}

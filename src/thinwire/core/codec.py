@@ -15,24 +15,14 @@ import torch
 from torch import Tensor
 
 from thinwire.core.context import STEADY, Context
-from thinwire.core.fast import PartCoder
-from thinwire.core.inputs import check_dense, check_floats, check_separate
+from thinwire.core.inputs import check_dense, check_floats, check_message
 from thinwire.core.message import Link, decode_message, encode_message, encode_message_into, message_size
-from thinwire.core.reducers import choose_reduction, reduction_bytes
-from thinwire.core.reducers.pipelined import exchange_bytes
+from thinwire.core.reducers import chain_bytes
 from thinwire.core.rules import check_chain, check_feedback, loss_keeper
 from thinwire.core.settings import Delay, Feedback, Setting
 from thinwire.core.source import Source
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import (
-    COMPOSER,
-    DeliveryStage,
-    InputStage,
-    Stage,
-    Transform,
-    fast_path,
-    shares_context,
-)
+from thinwire.core.stage import COMPOSER, DeliveryStage, InputStage, Stage, Transform, shares_context
 from thinwire.core.text import parse_links
 from thinwire.errors import CodecError
 
@@ -202,21 +192,7 @@ class Codec:
             The size; `.exact` is False where it is an expectation.
         """
         spec = Spec.of((numel,) if isinstance(numel, int) else tuple(numel))
-        total, parts = Size(0), None
-        for stage in self.transforms:
-            instead = stage.instead(STEADY, spec)
-            if instead is not None:
-                return total.plus(Codec(instead).wire_bytes(spec.numel, world_size))
-            total = total.plus(stage.agreement(spec, world_size))
-            fast = fast_path(stage, spec)
-            parts, spec = fast if isinstance(fast, PartCoder) else None, stage.out(spec)
-        for coder in self.coders:
-            total = total.plus(coder.agreement(spec, world_size))
-        kind = choose_reduction(self.coders, spec, world_size, reduction)
-        if kind == "summed" and parts is not None:
-            total = total.plus(exchange_bytes(parts, spec.numel, world_size))
-        length = parts.length if parts is not None else None
-        return total.plus(reduction_bytes(kind, self.coders, spec, world_size, length))
+        return chain_bytes(self.transforms, self.coders, spec, world_size, reduction)
 
     # One message, for any other transport.
 
@@ -268,7 +244,7 @@ class Codec:
             add: Add to `out` instead of overwriting it.
         """
         self._require_self_contained()
-        _check_buffers(message, numel, out)
+        check_message(message, numel, out)
         if out is None:
             out = torch.zeros(numel, device=message.device) if add else torch.empty(numel, device=message.device)
         decode_message(self._links(numel), message, out, "add" if add else "write")
@@ -325,19 +301,3 @@ def _codec_of(parts: Sequence[Any]) -> Codec:
 
 
 COMPOSER.append(lambda first, second: _codec_of(_parts_of(first) + _parts_of(second)))
-
-
-def _check_buffers(message: Tensor, numel: int, out: Tensor | None) -> None:
-    check_dense("a message", message)
-    if message.dtype != torch.uint8 or message.dim() != 1:
-        raise CodecError(f"a message is a flat uint8 tensor; got {message.dtype} of shape {tuple(message.shape)}.")
-    if numel < 0:
-        raise CodecError(f"numel must be at least 0; got {numel}.")
-    if out is None:
-        return
-    check_dense("out", out)
-    if out.numel() != numel or out.dtype != torch.float32 or out.dim() != 1:
-        raise CodecError(
-            f"out must be a flat float32 tensor of {numel} numbers; got {out.dtype} of shape {tuple(out.shape)}."
-        )
-    check_separate("out", out)

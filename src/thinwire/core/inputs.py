@@ -61,6 +61,23 @@ def check_separate(what: str, out: Tensor) -> None:
         raise CodecError(f"{what} must have memory for each of its elements; got an expanded tensor; clone it first.")
 
 
+def check_message(message: Any, numel: int, out: Any) -> None:
+    """Refuse what cannot be decoded: `out` is memory for the elements, or None."""
+    check_dense("a message", message)
+    if message.dtype != torch.uint8 or message.dim() != 1:
+        raise CodecError(f"a message is a flat uint8 tensor; got {message.dtype} of shape {tuple(message.shape)}.")
+    if numel < 0:
+        raise CodecError(f"numel must be at least 0; got {numel}.")
+    if out is None:
+        return
+    check_dense("out", out)
+    if out.numel() != numel or out.dtype != torch.float32 or out.dim() != 1:
+        raise CodecError(
+            f"out must be a flat float32 tensor of {numel} numbers; got {out.dtype} of shape {tuple(out.shape)}."
+        )
+    check_separate("out", out)
+
+
 def _special(tensor: Tensor) -> tuple[str, str] | None:
     """What is special about the memory of a tensor, and the remedy; None: it is plain and dense."""
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:

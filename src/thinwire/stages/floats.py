@@ -11,61 +11,64 @@ from thinwire.core.fast import MessageCoder
 from thinwire.core.options import choice
 from thinwire.core.source import Source
 from thinwire.core.spec import DTYPES, Kind, Spec
-from thinwire.core.stage import Encoded, Transform, WireCoder
+from thinwire.core.stage import Encoded, Stage, Transform, WireCoder
 from thinwire.kernels import casts
 from thinwire.kernels.modes import Mode, put
 from thinwire.kernels.quantise import RangeCoder
 
 
 @dataclass(frozen=True, repr=False)
-class _Cast(Transform):
-    """Numbers rounded to a shorter float; sums are taken in that type by the backend."""
+class FP32(Transform):
+    """Single precision as it is: the explicit form of not compressing."""
 
-    kind: ClassVar[Kind]
+    name: ClassVar[str] = "fp32"
 
     @property
-    def wants_feedback(self) -> bool:
-        return False  # rounding to nearest loses too little to be worth a residual
+    def unbiased(self) -> bool:
+        return True
 
     def out(self, spec: Spec) -> Spec:
-        return spec.numbers(spec.numel, self.kind)
+        return spec.numbers(spec.numel)
 
     def encode(self, x: Tensor, ctx: Context) -> Encoded:
-        return Encoded(x.to(DTYPES[self.kind]))
+        return Encoded(x)
 
     def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         put(encoded.values, out, mode)
 
 
 @dataclass(frozen=True, repr=False)
-class FP32(_Cast):
-    """Single precision as it is: the explicit form of not compressing."""
-
-    name: ClassVar[str] = "fp32"
-    kind: ClassVar[Kind] = "float32"
+class _Short(Stage):
+    """Elements of 16 bits, rounded to the nearest, ties to even."""
 
     @property
-    def unbiased(self) -> bool:
-        return True
+    def kind(self) -> Kind:
+        raise NotImplementedError
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.kind]
 
-@dataclass(frozen=True, repr=False)
-class _Short(_Cast):
-    """Numbers of 16 bits, rounded to the nearest, ties to even."""
+    @property
+    def wants_feedback(self) -> bool:
+        return False  # rounding to nearest loses too little to be worth a residual
+
+    def out(self, spec: Spec) -> Spec:
+        return spec.numbers(spec.numel, self.kind, group=spec.group)
 
     def encode(self, x: Tensor, ctx: Context) -> Encoded:
-        values = torch.empty(x.numel(), dtype=DTYPES[self.kind], device=x.device)
-        casts.cast_into(x, values.dtype, values.view(torch.uint8))
+        values = torch.empty(x.numel(), dtype=self.dtype, device=x.device)
+        casts.cast_into(x, self.dtype, values.view(torch.uint8))
         return Encoded(values)
 
     def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
         if mode == "subtract":
             put(encoded.values, out, mode)
         else:
-            casts.cast_from(encoded.values.contiguous().view(torch.uint8), DTYPES[self.kind], out, mode == "add")
+            casts.cast_from(encoded.values.contiguous().view(torch.uint8), self.dtype, out, mode == "add")
 
     def fast(self, spec: Spec) -> MessageCoder:
-        return _ShortMessages(DTYPES[self.kind])
+        return _ShortMessages(self.dtype)
 
 
 class _ShortMessages(MessageCoder):
@@ -89,26 +92,29 @@ class _ShortMessages(MessageCoder):
 
 
 @dataclass(frozen=True, repr=False)
-class FP16(_Short):
-    """IEEE half precision: 10 bits of mantissa, values above 65504 become infinite."""
+class FP16(_Short, Transform):
+    """IEEE half precision, summed by the backend: 10 bits of mantissa, values above 65504 become infinite."""
 
     name: ClassVar[str] = "fp16"
-    kind: ClassVar[Kind] = "float16"
+
+    @property
+    def kind(self) -> Kind:
+        return "float16"
 
 
 @dataclass(frozen=True, repr=False)
-class BF16(_Short):
-    """bfloat16: the range of fp32 with 7 bits of mantissa."""
+class BF16(_Short, Transform):
+    """bfloat16, summed by the backend: the range of fp32 with 7 bits of mantissa."""
 
     name: ClassVar[str] = "bf16"
-    kind: ClassVar[Kind] = "bfloat16"
 
-
-_KINDS: dict[str, Kind] = {"bf16": "bfloat16", "fp16": "float16"}
+    @property
+    def kind(self) -> Kind:
+        return "bfloat16"
 
 
 @dataclass(frozen=True, repr=False)
-class Float(WireCoder):
+class Float(_Short, WireCoder):
     """Floats of 16 bits that travel as messages: the ranks add them in fp32 and round the sum at most once.
 
     `fp16` and `bf16` leave the sum to the backend, which rounds it to 16 bits at every addition; the error grows with
@@ -121,26 +127,5 @@ class Float(WireCoder):
     type: str = choice("bf16", "bf16", "fp16", help="range of fp32 and 7 bits of mantissa, or up to 65504 and 10 bits")
 
     @property
-    def wants_feedback(self) -> bool:
-        return False  # rounding to nearest loses too little to be worth a residual
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return DTYPES[_KINDS[self.type]]
-
-    def out(self, spec: Spec) -> Spec:
-        return spec.numbers(spec.numel, _KINDS[self.type], group=spec.group)
-
-    def encode(self, x: Tensor, ctx: Context) -> Encoded:
-        values = torch.empty(x.numel(), dtype=self.dtype, device=x.device)
-        casts.cast_into(x, self.dtype, values.view(torch.uint8))
-        return Encoded(values)
-
-    def decode(self, encoded: Encoded, ctx: Context, out: Tensor, mode: Mode = "write") -> None:
-        if mode == "subtract":
-            put(encoded.values, out, mode)
-        else:
-            casts.cast_from(encoded.values.contiguous().view(torch.uint8), self.dtype, out, mode == "add")
-
-    def fast(self, spec: Spec) -> MessageCoder:
-        return _ShortMessages(self.dtype)
+    def kind(self) -> Kind:
+        return "bfloat16" if self.type == "bf16" else "float16"

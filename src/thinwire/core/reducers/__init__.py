@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from thinwire.core.context import STEADY
+from thinwire.core.fast import PartCoder
 from thinwire.core.message import message_size
 from thinwire.core.ops import Rounds
 from thinwire.core.reducers import gathered, pipelined, ring, sharded, summed
 from thinwire.core.reducers.work import Reduced, Work
 from thinwire.core.spec import Size, Spec
-from thinwire.core.stage import Stage, WireCoder
+from thinwire.core.stage import Stage, Transform, WireCoder, fast_path
 from thinwire.errors import CodecError
 
 REDUCTIONS = ("summed", "sharded", "gathered", "ring")
@@ -84,3 +86,23 @@ def reduction_bytes(kind: str, coders: Sequence[Stage], spec: Spec, ranks: int, 
     if kind == "summed":
         return pipelined.cost(spec, length, ranks) if length else summed.cost(spec, ranks)
     return gathered.cost(coders, spec, ranks) if kind == "gathered" else sharded.cost(coders, spec, ranks)
+
+
+def chain_bytes(
+    transforms: Sequence[Transform], coders: Sequence[Stage], spec: Spec, ranks: int, wish: str | None = None
+) -> Size:
+    """Bytes a rank sends through a chain that has started up, to agree and to sum."""
+    total, parts = Size(0), None
+    for stage in transforms:
+        if (instead := stage.instead(STEADY, spec)) is not None:
+            coders, parts, wish, spec = instead, None, None, Spec.of((spec.numel,))
+            break
+        total = total.plus(stage.agreement(spec, ranks))
+        fast = fast_path(stage, spec)
+        parts, spec = fast if isinstance(fast, PartCoder) else None, stage.out(spec)
+    for coder in coders:
+        total = total.plus(coder.agreement(spec, ranks))
+    kind = choose_reduction(coders, spec, ranks, wish)
+    if kind == "summed" and parts is not None:
+        total = total.plus(pipelined.exchange_bytes(parts, spec.numel, ranks))
+    return total.plus(reduction_bytes(kind, coders, spec, ranks, None if parts is None else parts.length))
