@@ -95,7 +95,7 @@ class Shards:
         The first element of x is number `origin`. `salt` separates the draws of further encodings of the same elements.
         """
         ctx = self.links[0].ctx
-        whole = ctx.moved(base=ctx.base + origin, stream=ctx.stream + salt)
+        whole = ctx.moved(base=ctx.base + origin, stream=ctx.stream + salt) if origin or salt else ctx
         write = self._coder.writer(x, whole) if self._coder is not None else None
 
         def encode(j: int, memory: Tensor | None = None) -> Tensor:
@@ -118,7 +118,7 @@ class Shards:
         ctx = self.links[0].ctx
         read: RangeCoder | None = None
         if self._coder is not None:
-            read = self._coder.reader(ctx.moved(base=ctx.base + origin), out, mode)
+            read = self._coder.reader(ctx.moved(base=ctx.base + origin) if origin else ctx, out, mode)
 
         def decode(j: int, message: Tensor) -> None:
             low, high = self.bounds[j][0] - origin, self.bounds[j][1] - origin

@@ -98,7 +98,8 @@ class PCA(InputStage, DecidingStage, Transform):
 
     def layout(self, spec: Spec) -> Layout | None:
         """The slices that are expected, and in which the sums of samples are kept."""
-        return next(iter(self.layouts(spec)), None)
+        possible = self.layouts(spec)
+        return possible[0] if possible else None
 
     @property
     def tries(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from thinwire.core.message import message_size
 from thinwire.core.ops import LENGTH_BYTES, AllGather, Rounds, longest_message, sent_by
 from thinwire.core.reducers.work import Reduced, Work
-from thinwire.core.shards import Shards, size_of
+from thinwire.core.shards import Shards
 from thinwire.core.spec import Size, Spec
 from thinwire.core.stage import Stage
 
@@ -18,7 +18,7 @@ def cost(coders: Sequence[Stage], spec: Spec, ranks: int) -> Size:
 
 def gathered(work: Work) -> Rounds[Reduced]:
     links, source = work.links, work.source
-    shards = Shards(links, [(0, source.numel)], size_of(links, source.numel), work.buffers, work.total.device)
+    shards = Shards.of(links, source.numel, 1, work.buffers, work.total.device)  # one shard: all elements
     message = shards.encoder(source)(0)
     replies = yield AllGather([message], shards.exact, longest_message(source.numel))
     write, add = shards.decoder(work.total), shards.decoder(work.total, mode="add")
