@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.gpu import warps
+from tests.gpu.warps import Fault
+
 U32, U64, U16, F32, F64 = np.uint32, np.uint64, np.uint16, np.float32, np.float64
 WIDTH = {"8": 1, "16": 2, "32": 4, "64": 8}
 SIGNED = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
@@ -25,10 +28,6 @@ TWO = {
 COMPARE = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
-
-
-class Fault(Exception):
-    """What a GPU would refuse, or compute otherwise than the reference."""
 
 
 def parse(ptx: str) -> tuple[list[str], int, list[tuple[str | None, str, list[str]]], dict[str, int]]:
@@ -75,7 +74,7 @@ class Run:
 
     def __init__(self, ptx: str, shared: int) -> None:
         self.params, self.threads, self.program, self.labels = parse(ptx)
-        self.shared_bytes = max(shared, 16)
+        self.shared_bytes = -(-max(shared, 16) // 16) * 16
 
     def __call__(self, blocks: int, *args: Any) -> None:
         self.count = blocks * self.threads
@@ -89,7 +88,7 @@ class Run:
         for name, arg in zip(self.params, [*args, *[0] * len(self.params)], strict=False):
             if isinstance(arg, np.ndarray):
                 at = base + (arg.__array_interface__["data"][0] & 255)  # aligned as the real address is
-                self.buffers.append((at, at + arg.nbytes, arg.view(np.uint8)))
+                self.buffers.append((at, at + arg.nbytes, arg.reshape(-1).view(np.uint8)))
                 self.values[name] = at
                 base += (arg.nbytes + 4096) // 4096 * 4096 + (1 << 20)
             elif isinstance(arg, float):
@@ -201,10 +200,12 @@ class Run:
             self.pc[self.on] = self.labels[a[0]]
         elif head == "ret":
             self.pc[self.on] = len(self.program)
-        elif head in ("shfl", "redux", "ldmatrix"):
-            self.warp(op, parts, a)
+        elif head in warps.TOGETHER:
+            warps.together(self, op, parts, a, TYPES)
         elif head == "bar":
-            self.expect_whole_warps(op)
+            warps.expect_whole_warps(self, op)
+        elif head == "atom":
+            warps.add_atomically(self, op, parts, a)
         elif last == "pred":
             self.predicate(op, head, a)
         elif head == "setp":
@@ -382,46 +383,6 @@ class Run:
         else:
             raise Fault(f"{op} is not emulated")
         self.put(a[0], value)
-
-    # Warps.
-
-    def expect_whole_warps(self, op: str) -> None:
-        here = self.active.reshape(-1, 32).any(1)
-        if not self.on.reshape(-1, 32).all(1)[here].all():
-            raise Fault(f"{op} without all threads of the warp")
-
-    def warp(self, op: str, parts: list[str], a: list[str]) -> None:
-        self.expect_whole_warps(op)
-        if parts[0] == "ldmatrix":
-            self.matrix(op, parts, a)
-        elif parts[0] == "redux":
-            x = self.get(a[1], TYPES[parts[-1]]).reshape(-1, 32)
-            value = {"max": x.max, "min": x.min, "add": lambda axis: x.sum(axis, dtype=x.dtype)}[parts[2]](1)
-            self.put(a[0], np.repeat(value, 32))
-        else:
-            self.shuffle(parts, a)
-
-    def shuffle(self, parts: list[str], a: list[str]) -> None:
-        x = self.get(a[1], U32).reshape(-1, 32)
-        lane, by = np.arange(32), self.get(a[2], U32).reshape(-1, 32).astype(np.int64)
-        if int(a[3], 0) != 31:
-            raise Fault("shfl in segments is not emulated")
-        source = {"bfly": lane ^ by, "idx": by & 31}[parts[2]]
-        self.put(a[0].split("|")[0], np.take_along_axis(x, source, 1).reshape(-1))
-
-    def matrix(self, op: str, parts: list[str], a: list[str]) -> None:
-        """Lanes 8i .. 8i + 7 give the rows of matrix i; lane t gets two numbers of row t // 4."""
-        if parts[1:4] != ["sync", "aligned", "m8n8"] or parts[-2:] != ["shared", "b16"] or "trans" in parts:
-            raise Fault(f"{op} is not emulated")
-        rows = self.address(a[1]).reshape(-1, 32)
-        if (rows[self.on.reshape(-1, 32)] % 16).any():
-            raise Fault(f"{op}: address not aligned")
-        lane = np.arange(32)
-        for i, register in enumerate(r.strip() for r in a[0].strip("{} ").split(",")):
-            at = (rows[:, 8 * i + lane // 4] + lane % 4 * 4).reshape(-1)
-            value = np.zeros(self.count, U32)
-            self.touch_shared(op, at, value, True, 4)
-            self.put(register, value)
 
 
 def canonical(value: Any) -> Any:

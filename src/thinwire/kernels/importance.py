@@ -1,4 +1,4 @@
-"""How much a number matters for its weight, compiled where possible; `reference.importance` says what is computed."""
+"""How much a number matters for its weight, by compiled kernels or Triton's; `reference.importance` says what is computed."""
 
 import math
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from thinwire.errors import CodecError
 from thinwire.kernels import sparse
+from thinwire.kernels.gpu import gpu_for
 from thinwire.kernels.native import native_for
 from thinwire.kernels.reference import importance as reference
 from thinwire.kernels.reference.bitstream import MOST_ELEMENTS
@@ -33,6 +34,8 @@ def importance(v: Tensor, weights: Tensor, guard: float, ranks: int = 1) -> Tens
     """|v| / (|w| + guard * rms(w)) * ranks; |v| * ranks where all weights are zero."""
     _check(v, weights)
     v, weights = v.detach(), weights.detach()
+    if (gpu := gpu_for("importance", v, weights)) is not None:
+        return gpu.importance.importance(v, weights, guard, ranks)  # type: ignore[no-any-return]
     native = native_for(v, weights)
     if native is None:
         return reference.importance(v, weights, guard, ranks)

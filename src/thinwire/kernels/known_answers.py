@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from thinwire.kernels.answers import fallbacks, integers, packing, quantise, rangefloat, shares
+from thinwire.kernels.answers import fallbacks, importance, integers, packing, quantise, rangefloat, selection, shares
 from thinwire.kernels.answers.inputs import Check, Work
 from thinwire.kernels.gpu import gpu_for, untested
 from thinwire.kernels.native import native_for
@@ -29,6 +29,8 @@ FAMILIES: dict[str, Family] = {
     "rangefloat": Family(rangefloat.checks, rangefloat.works),
     "integers": Family(integers.checks, integers.works),
     "shares": Family(shares.checks, shares.works),
+    "selection": Family(selection.checks, selection.works),
+    "importance": Family(importance.checks, importance.works),
 }
 
 

@@ -1,18 +1,33 @@
-"""Choosing elements by magnitude and adding them back: compiled on the CPU, torch elsewhere."""
+"""Choosing elements by magnitude, compiled on the CPU and by Triton on GPUs; adding them back, compiled on the CPU.
+
+Torch does the rest.
+"""
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from thinwire.errors import CodecError
+from thinwire.kernels.gpu import gpu_for
+from thinwire.kernels.gpu.layouts import MOST_SELECTED
 from thinwire.kernels.native import native_for
 from thinwire.kernels.reference import sparse as reference
 from thinwire.kernels.reference.bitstream import MOST_ELEMENTS
+
+
+def _selection_for(x: Tensor) -> Any:
+    """Triton's selection, if it can work on these elements."""
+    gpu = gpu_for("selection", x) if x.numel() <= MOST_SELECTED else None
+    return None if gpu is None else gpu.select
 
 
 def largest(x: Tensor, k: int) -> Tensor:  # [numel] -> [k]
     """Ascending positions of exactly k elements of largest magnitude; among equals the first ones."""
     reference.expect_flat(x)
     reference.expect_count(k, x.numel())
+    if (gpu := _selection_for(x)) is not None:
+        return gpu.largest(x.detach(), k)  # type: ignore[no-any-return]
     native = native_for(x)
     if native is None or x.numel() > MOST_ELEMENTS:
         return reference.largest(x, k)
@@ -28,6 +43,8 @@ def largest_in_chunks(x: Tensor, chunk: int, each: int, rest: int) -> Tensor:  #
     reference.expect_flat(x)
     reference.expect_count(each, chunk)
     reference.expect_count(rest, x.numel() % chunk)
+    if (gpu := _selection_for(x)) is not None:
+        return gpu.largest_in_chunks(x.detach(), chunk, each, rest)  # type: ignore[no-any-return]
     native = native_for(x)
     if native is None or chunk > MOST_ELEMENTS:
         return reference.largest_in_chunks(x, chunk, each, rest)
@@ -39,6 +56,8 @@ def largest_in_chunks(x: Tensor, chunk: int, each: int, rest: int) -> Tensor:  #
 def above(x: Tensor, value: float) -> Tensor:  # [numel] -> [count]
     """Ascending positions where |x| > value; NaN lies above everything."""
     reference.expect_flat(x)
+    if (gpu := _selection_for(x)) is not None:
+        return gpu.above(x.detach(), reference.threshold_key(value))  # type: ignore[no-any-return]
     native = native_for(x)
     if native is None:
         return reference.above(x, value)

@@ -5,22 +5,16 @@ from functools import partial
 
 import torch
 
-from thinwire.kernels import blockfloat, casts, codebook, importance, sparse, spectra
-from thinwire.kernels.answers.inputs import NUMEL, RANKS, Check, finite_numbers, ordinary, same_bits
+from thinwire.kernels import blockfloat, casts, codebook, spectra
+from thinwire.kernels.answers.inputs import NUMEL, Check, finite_numbers, ordinary, same_bits
 from thinwire.kernels.reference import blockfloat as reference_blocks
 from thinwire.kernels.reference import casts as reference_casts
-from thinwire.kernels.reference import importance as reference_importance
-from thinwire.kernels.reference import sparse as reference_sparse
 from thinwire.kernels.reference import spectra as reference_spectra
 
 MAY_DIFFER = frozenset({"matrix product", "momentum"})  # as docs/gpu.md says: the device's own rounding
 
 
 def checks(device: torch.device) -> Iterator[Check]:
-    yield "topk", partial(_topk, device)
-    yield "topk in chunks", partial(_topk_in_chunks, device)
-    yield "threshold", partial(_threshold, device)
-    yield "importance", partial(_importance, device)
     yield "fft", partial(_fft, device)
     yield "codebook", partial(_codebook, device)
     yield "mx", partial(_blocks, device)
@@ -28,27 +22,6 @@ def checks(device: torch.device) -> Iterator[Check]:
         yield f"cast to {str(dtype).removeprefix('torch.')}", partial(_cast, dtype, device)
     yield "matrix product", partial(_product, device)
     yield "momentum", partial(_momentum, device)
-
-
-def _topk(device: torch.device) -> bool:
-    x = finite_numbers()
-    return same_bits(sparse.largest(x.to(device), 100), reference_sparse.largest(x, 100))
-
-
-def _topk_in_chunks(device: torch.device) -> bool:
-    x, how = finite_numbers(), (64, 7, 3)
-    return same_bits(sparse.largest_in_chunks(x.to(device), *how), reference_sparse.largest_in_chunks(x, *how))
-
-
-def _threshold(device: torch.device) -> bool:
-    x = finite_numbers()
-    return same_bits(sparse.above(x.to(device), 0.5), reference_sparse.above(x, 0.5))
-
-
-def _importance(device: torch.device) -> bool:
-    x, weights, how = finite_numbers(), ordinary(5), (0.01, RANKS, 100)
-    found = importance.most_important(x.to(device), weights.to(device), *how)
-    return same_bits(found, reference_importance.most_important(x, weights, *how))
 
 
 def _fft(device: torch.device) -> bool:

@@ -1,5 +1,5 @@
 """The Triton kernels that `gpu_for` hands out, by family."""
 
-from thinwire.kernels.gpu import quantise, shares, symbols
+from thinwire.kernels.gpu import importance, quantise, select, shares, symbols
 
-__all__ = ["quantise", "shares", "symbols"]
+__all__ = ["importance", "quantise", "select", "shares", "symbols"]
