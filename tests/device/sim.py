@@ -31,7 +31,7 @@ _PRIVATE_USE = 20  # c10::DeviceType::PrivateUse1
 _IDS = itertools.count(1)
 _HERE = threading.local()
 _LOCK = threading.RLock()
-_WAITING_OPS = (
+WAITING_OPS = (
     "aten::_local_scalar_dense",
     "aten::nonzero",
     "aten::_unique2",
@@ -249,7 +249,7 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     leaves = name == "aten::_to_copy" and str(kwargs.get("device")) == "cpu"
     leaves = leaves or (name == "aten::copy_" and not isinstance(args[0], SimTensor))
     arrives = name == "aten::copy_" and not isinstance(args[1], SimTensor)
-    if leaves or arrives or name in _WAITING_OPS or _masks(func, args):
+    if leaves or arrives or name in WAITING_OPS or _masks(func, args):
         LOG.launch(name, _on_device(args), [])
         LOG.wait(name)
         if leaves or name == "aten::_local_scalar_dense":

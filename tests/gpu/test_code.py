@@ -1,22 +1,17 @@
 """What the compilers make of the kernels: exact instructions, wide loads, no spills, few variants, and AMD, too."""
 
-import re
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.gpu.code import INEXACT, check_amd, for_amd, resources
 from tests.gpu.emulation import COMPILED, compiled, driver
 from thinwire.kernels import gpu
 from thinwire.kernels.gpu import launch
 from thinwire.kernels.packing import packed_size
 from thinwire.kernels.quantise import Scheme
 
-# what is approximate, flushes subnormals, or is, or may become, fused
-INEXACT = re.compile(r"\.approx|\.ftz|\bfma\.|div\.full|\b(?:mul|add|sub)\.f(?:32|64)\b|\brcp\b|\brsqrt\b|\bex2\b")
 SCHEMES = {
     "qsgd": Scheme("uniform", 4, 512),
     "nuqsgd": Scheme("exponential", 4, 512, "l2"),
@@ -66,17 +61,6 @@ def test_the_pattern_finds_what_it_forbids() -> None:
     assert INEXACT.findall(fused["encode"].asm["ptx"])
 
 
-def resources(cubin: bytes) -> dict[str, int]:
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        done = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True, timeout=60)
-    return {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", done.stdout + done.stderr)}
-
-
 def test_lengths_keys_and_addresses_make_few_variants() -> None:
     """A variant costs a compilation, in the first steps of a training."""
     driver().capability = 80
@@ -94,12 +78,6 @@ def test_lengths_keys_and_addresses_make_few_variants() -> None:
 @pytest.mark.parametrize(("target", "lanes"), [("gfx90a", 64), ("gfx942", 64), ("gfx1100", 32)])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_amd_targets_compile(name: str, target: str, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from triton.backends.compiler import GPUTarget
-
-    there = driver()
-    monkeypatch.setattr(there, "get_current_target", lambda: GPUTarget("hip", target, lanes))
-    monkeypatch.setattr(there, "get_current_device", lambda: 1000 + int(target[3:], 16))
-    for kernel, found in made(SCHEMES[name], 5000).items():
-        code = found.asm["amdgcn"]
-        assert re.findall(r"\.vgpr_spill_count:\s+(\d+)", code) == ["0"], kernel
-        assert "fma_f32" not in code.split("v_div_scale", 1)[0], kernel  # only exact divisions are made of them
+    with for_amd(target, lanes, monkeypatch):
+        for kernel, found in made(SCHEMES[name], 5000).items():
+            check_amd(kernel, found)

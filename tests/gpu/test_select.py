@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.device.sim import _WAITING_OPS
+from tests.device.sim import WAITING_OPS
 from tests.gpu.choices import (
     KINDS,
     check_above,
@@ -92,13 +92,13 @@ class Waits(TorchDispatchMode):
 
     @property
     def count(self) -> int:
-        return sum(self.seen[name] for name in _WAITING_OPS)
+        return sum(self.seen.get(name, 0) for name in WAITING_OPS)
 
 
 def waits_of(choose: Any) -> int:
     with emulated():
         choose()  # compiled before anything is counted
-        with Waits() as waits:
+        with (waits := Waits()):
             choose()
     assert waits.seen
     return waits.count

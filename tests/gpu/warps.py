@@ -47,7 +47,7 @@ def shuffle(run: Run, parts: list[str], a: list[str]) -> None:
     how = parts[2]
     if int(a[3], 0) != (0 if how == "up" else 31):
         raise Fault("shfl in segments is not emulated")
-    source = {"bfly": LANE ^ by, "idx": by & 31, "up": np.where(LANE >= by, LANE - by, LANE)}[how]
+    source = {"bfly": LANE ^ by, "idx": by & 31, "up": np.where(by <= LANE, LANE - by, LANE)}[how]
     run.put(a[0].split("|")[0], np.take_along_axis(x, source, 1).reshape(-1))
 
 

@@ -1,4 +1,4 @@
-"""How much a number matters for its weight, by compiled kernels or Triton's; `reference.importance` says what is computed."""
+"""How much a number matters for its weight, compiled where possible; `reference.importance` says what is computed."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Launches of selection: what `kernels.sparse` asks for. Nothing but the number of elements above a value is waited for."""
+"""Launches of selection: what `kernels.sparse` asks for. Only the number of elements above a value is waited for."""
 
 import torch
 from torch import Tensor

@@ -5,9 +5,6 @@ import triton.language as tl
 
 from thinwire.kernels.gpu.programs.quantise import fold
 
-_INFINITY = tl.constexpr(0x7F800000)
-_NAN = tl.constexpr(0x7FC00000)
-
 
 @triton.jit(do_not_specialize=["n"])
 def fold_runs(x, sums, n, SQUARED: tl.constexpr):
@@ -24,10 +21,7 @@ def fold_runs(x, sums, n, SQUARED: tl.constexpr):
 @triton.jit
 def _score(v, w, floor, ranks):
     size = tl.abs(w) + floor
-    score = tl.math.div_rn(tl.abs(v), tl.where(floor > 0, size, 1.0)) * ranks
-    pattern = score.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    # one NaN: elements are chosen by their patterns
-    return tl.where(pattern > _INFINITY, _NAN, pattern).to(tl.float32, bitcast=True)
+    return tl.math.div_rn(tl.abs(v), tl.where(floor > 0, size, 1.0)) * ranks
 
 
 @triton.jit(do_not_specialize=["n", "ranks"])

@@ -47,7 +47,7 @@ def _narrowed(bins, k, digits):
 
 @triton.jit(do_not_specialize=["n", "k", "digit"])
 def count_digits(x, bins, n, k, digit, BLOCKS: tl.constexpr):
-    """One program for BLOCKS * 512 elements: bins[digit] counts this digit of the keys that begin as the k-th largest."""
+    """One program for BLOCKS * 512 elements: bins[digit] counts this digit of keys that begin as the k-th largest."""
     prefix, _ = _narrowed(bins, k, digit)
     bits = _bits_of(digit)
     shift = tl.maximum(23 - 8 * digit, 0)
@@ -120,7 +120,7 @@ def _count_from(x, start, end, key, WIDTH: tl.constexpr):
     return tl.sum(count, axis=0)
 
 
-@triton.jit(do_not_specialize=["n", "chunk", "each", "rest"])
+@triton.jit(do_not_specialize=["n", "each", "rest"])
 def choose_in_chunks(x, out, n, chunk, each, rest, WIDTH: tl.constexpr):
     """One program a chunk: positions of its `each` largest, or of the `rest` largest of a shorter last chunk."""
     which = tl.program_id(0).to(tl.int64)
