@@ -67,10 +67,13 @@ def above(x: Tensor, value: float) -> Tensor:  # [numel] -> [count]
 
 
 def expect_places(indices: Tensor, groups: int, values: int, group: int) -> None:
-    """Positions lie inside the tensor, and each has as many values as a group."""
-    if indices.numel() * group != values or (
-        indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < groups
-    ):
+    """Positions lie inside the tensor, and each has as many values as a group.
+
+    Positions on a device are not looked at, because that would wait for it: they were chosen there, or checked by
+    `unpack_indices` on the CPU.
+    """
+    outside = indices.is_cpu and indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < groups
+    if indices.numel() * group != values or outside:
         raise CodecError("Every value needs a position inside the tensor; check indices and values.")
 
 
