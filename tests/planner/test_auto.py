@@ -12,13 +12,14 @@ from tests.planner import profiles
 from thinwire.core.plan import Plan
 from thinwire.errors import StateError
 from thinwire.planner.auto import Auto
+from thinwire.planner.auto_budget import FEWEST, MOST, Budget
 from thinwire.planner.auto_look import Findings, findings
-from thinwire.planner.auto_steps import OBSERVED, SKIPPED, TRIED, WINDOW, Timing
+from thinwire.planner.auto_steps import SKIPPED, TRIED, WINDOW, Timing
 from thinwire.planner.choice import choose
 from thinwire.worlds.peers import Solo
 
 PLAIN = 0.5
-FIRST = 1 + OBSERVED  # the first step has no step before it
+FIRST = FEWEST
 
 
 class FakeHandle:
@@ -46,7 +47,7 @@ class FakeLook:
     def begin(self) -> None:
         self.looks += 1
 
-    def end(self, plain: float, communication: float) -> Findings:
+    def end(self, budget: Budget) -> Findings:
         return self.found
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ from thinwire.ddp.handle import Handle
 from thinwire.ddp.metrics import StepMetrics
 from thinwire.ddp.single_handle import SingleHandle
 from thinwire.errors import CodecError
+from thinwire.planner.auto_budget import FEWEST, Budget
 from thinwire.planner.auto_look import DDPLook, Findings, Look, NoLook
 from thinwire.planner.auto_record import AutoDecision, read_saved, saved_text
 from thinwire.planner.auto_settings import AutoSettings
@@ -66,6 +67,7 @@ class Auto:
         self._last: float | None = None  # when the step before ended
         self._plain = Timing(0.0, 0.0)
         self._found = Findings()
+        self._left = 0.0  # seconds for further trials
         self._trials: list[Choice] = []
         self._tried: list[tuple[Choice, Timing]] = []
         self._start_again = False
@@ -91,16 +93,24 @@ class Auto:
         self._steps.begin("observe")
 
     def _on_observed(self) -> None:
-        """The plain steps are over: measure, and try the plans that are predicted to be quicker."""
-        self._plain = self._agreed()
-        self._found = self._look.end(self._plain.median, Timing.of(self._steps.communication).median)
+        """Some plain steps are over: observe more, or measure, and try the plans that are predicted to be quicker."""
+        mine = self._steps.timing(), self._steps.communicated()
+        everyone = self._world.gathered(mine, "the timing of auto")
+        self._plain = Timing.slowest([timing for timing, _ in everyone])
+        waited = min(self._plain.median, *(seconds for _, seconds in everyone))
+        budget = Budget(self._plain.median, waited, self._steps.observed)
+        if budget.steps > budget.observed == FEWEST:
+            self._steps.observed = budget.steps
+            return
+        self._found = self._look.end(budget)
         self._look.stop()
+        self._left = budget.left - self._found.spent
         self._trials, self._tried = list(self._found.trials), []
         self._try_next()
 
     def _try_next(self) -> None:
         """Try the next plan that works here: not every chain does in a reduce-scatter."""
-        while self._trials:
+        while self._trials and (self._left > 0.0 or not self._tried):
             try:
                 self._use(self._trials[0].plan)
             except CodecError:
@@ -114,7 +124,10 @@ class Auto:
             self._keep("none", self._found.reason or "no codec that the quality allows works with this model")
 
     def _on_tried(self) -> None:
-        self._tried.append((self._trials.pop(0), self._agreed()))
+        steps, timing = len(self._steps.seconds), self._agreed()
+        self._tried.append((self._trials.pop(0), timing))
+        best = min(self._plain.median, *(each.median for _, each in self._tried))
+        self._left -= steps * (timing.median - best)
         self._try_next()
 
     def _settle(self) -> None:

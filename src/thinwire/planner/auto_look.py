@@ -8,20 +8,23 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from thinwire.planner.auto_budget import Budget
 from thinwire.planner.auto_settings import AutoSettings
 from thinwire.planner.auto_steps import TRIALS
 from thinwire.planner.candidates import checked_candidates, measuring_order
 from thinwire.planner.choice import Choice, Choices, choose
 from thinwire.planner.figures import measure_codecs
-from thinwire.planner.link import SECONDS
-from thinwire.planner.measure import profile_of
+from thinwire.planner.link import SECONDS, measure_link
+from thinwire.planner.measure import fitted, profile_of
 from thinwire.planner.observe import Observer
-from thinwire.planner.profile import Profile
+from thinwire.planner.predict import predict
+from thinwire.planner.profile import Figures, Link, Profile
 from thinwire.worlds.distributed import Distributed
 
-BUDGET = 12.0  # steps' time that measuring may take, of a run of 1,000
 _WORTH_MEASURING = 0.05  # share of the plain step that the network adds; below it no codec is measured
-_NEAR = 1.35  # plans whose predicted step is within this factor of the best one are tried
+_LEAST = 0.05  # seconds for the link, however short the steps are
+SAMPLE = 1 << 15  # elements of a layer on which codecs are measured
+_NEAR = 1.2  # plans whose predicted step is within this factor of the best one are tried
 _WORTH_TRYING = 0.97  # and at most this share of the plain one's
 
 
@@ -33,6 +36,7 @@ class Findings:
         share: The share of the plain step that the network adds, predicted.
         trials: The plans that are worth a trial, the best predicted step first.
         reason: If there are none: why, as one sentence.
+        spent: Seconds that measuring took.
         predicted: Seconds of a step with each plan that was compared, predicted.
     """
 
@@ -40,6 +44,7 @@ class Findings:
     trials: tuple[Choice, ...] = ()
     reason: str = ""
     predicted: Mapping[str, float] = field(default_factory=dict)
+    spent: float = 0.0
 
 
 class Look(Protocol):
@@ -48,12 +53,11 @@ class Look(Protocol):
     def begin(self) -> None:
         """Look at the steps from now on."""
 
-    def end(self, plain: float, communication: float) -> Findings:
+    def end(self, budget: Budget) -> Findings:
         """What was found, equal on all ranks, which call it after one step.
 
         Args:
-            plain: Seconds of a plain step.
-            communication: Seconds of it in which this rank exchanged gradients, or waited for them.
+            budget: The plain step, and what measuring may take.
         """
 
     def stop(self) -> None:
@@ -66,7 +70,7 @@ class NoLook:
     def begin(self) -> None:
         pass
 
-    def end(self, plain: float, communication: float) -> Findings:
+    def end(self, budget: Budget) -> Findings:
         return Findings(reason="nothing is sent: one rank trains alone")
 
     def stop(self) -> None:
@@ -84,28 +88,28 @@ class DDPLook:
     def begin(self) -> None:
         model = self._model()
         if model is not None:
-            self._observer = weakref.ref(Observer(model))  # the model's hooks keep it
+            self._observer = weakref.ref(Observer(model, sample=SAMPLE))  # the model's hooks keep it
 
     def stop(self) -> None:
         if (observer := self._observer()) is not None:
             observer.close()
 
-    def end(self, plain: float, communication: float) -> Findings:
+    def end(self, budget: Budget) -> Findings:
         observer = self._observer()
         failures = self._world.gathered(_failure(observer), "the measurement of the model")
         failed = next(((rank, why) for rank, why in enumerate(failures) if why), None)
         if observer is None or failed is not None:
             rank, why = failed or (self._world.rank, "the model is gone")
             return Findings(reason=f"rank {rank} could not measure its steps ({why}), so that nothing is compressed")
-        began, budget = time.perf_counter(), BUDGET * plain
-        profile = profile_of(observer, self._world, (), min(SECONDS, max(0.1, budget / 3)))
+        measuring = Measuring(self._world, self._settings, budget)
+        profile = profile_of(observer, self._world, (), link=measuring.link(self._world))
         observer.close()
-        share = max(0.0, 1.0 - profile.model.step / plain)
+        profile = fitted(profile, budget.plain)
+        share = max(0.0, 1.0 - profile.model.step / budget.plain)
         if (dense := not_worth(share)) is not None:
             return dense
-        spent = max(self._world.gathered(time.perf_counter() - began, "the measurement of the link"))
-        profile = with_codecs(profile, self._world, observer.samples, self._settings, budget - spent)
-        return findings(choose(profile, self._settings.quality), share)
+        profile = measuring.with_codecs(profile, self._world, observer.samples)
+        return findings(choose(profile, self._settings.quality), share, measuring.spent())
 
 
 def not_worth(share: float) -> Findings | None:
@@ -115,37 +119,61 @@ def not_worth(share: float) -> Findings | None:
     return Findings(share, reason=f"the network adds {100 * share:.0f} % to a step: compression would not pay")
 
 
-def with_codecs(
-    profile: Profile,
-    world: Distributed,
-    samples: Mapping[str, Any],
-    settings: AutoSettings,
-    seconds: float,
-    everyone: Distributed | None = None,
-) -> Profile:
-    """The profile with figures of as many candidates as there is time for, at least one.
+class Measuring:
+    """Measures within a budget; all ranks that train the model do it at the same time.
 
-    `everyone`: all ranks that train the model, if `world` has a part of them.
+    Args:
+        everyone: All ranks that train the model.
+        settings: What may be chosen.
+        budget: What measuring may take.
     """
-    everyone = everyone or world
-    found = dict(profile.codecs)
-    for codec in measuring_order(checked_candidates(settings.candidates)):
-        began = time.perf_counter()
-        found |= measure_codecs(world, (codec,), profile.model.layers, samples)
-        seconds -= max(everyone.gathered(time.perf_counter() - began, "the measurement of codecs"))
-        if seconds <= 0.0 and found:
-            break
-    return replace(profile, codecs=found)
+
+    def __init__(self, everyone: Distributed, settings: AutoSettings, budget: Budget) -> None:
+        self._everyone, self._settings, self._budget = everyone, settings, budget
+        self._began = time.perf_counter()
+
+    def spent(self) -> float:
+        """Seconds so far, on the slowest rank."""
+        return max(self._everyone.gathered(time.perf_counter() - self._began, "the time of measurements"))
+
+    def link(self, world: Distributed) -> Link:
+        """The link of this group, a part of those that train or all of them."""
+        return measure_link(world, min(SECONDS, max(_LEAST, self._budget.link)), rates=False)
+
+    def with_codecs(self, profile: Profile, world: Distributed, samples: Mapping[str, Any]) -> Profile:
+        """The profile with figures of as many candidates as there is time for, at least one.
+
+        Candidates that would be too slow if they had no work to do are not measured.
+        """
+        found = dict(profile.codecs)
+        plain = best = predict(profile, "none").step
+        until = self._budget.codecs + self.spent()
+        for number, codec in enumerate(measuring_order(checked_candidates(self._settings.candidates))):
+            if number and self.spent() > until:  # all ranks ask as often
+                break
+            if found and least_step(profile, codec) > min(_NEAR * best, _WORTH_TRYING * plain):
+                continue
+            found |= (measured := measure_codecs(world, (codec,), profile.model.layers, samples))
+            known = replace(profile, codecs=found)
+            admitted = choose(known, self._settings.quality, tuple(measured)).admitted
+            best = min([best, *(each.prediction.step for each in admitted)])
+        return replace(profile, codecs=found)
 
 
-def findings(choices: Choices, share: float) -> Findings:
+def least_step(profile: Profile, codec: str) -> float:
+    """Seconds of a step with a codec that would take no time to encode and decode."""
+    idle = {layer.name: Figures(0.0, 0.0, 0.0) for layer in profile.model.layers}
+    return predict(replace(profile, codecs={codec: idle}), codec).step
+
+
+def findings(choices: Choices, share: float, spent: float = 0.0) -> Findings:
     """The plans worth a trial: those whose predicted step is near the best one and less than the plain one."""
     predicted = {each.codec: each.prediction.step for each in (choices.plain, *choices.admitted)}
     best = choices.admitted[0].prediction.step if choices.admitted else 0.0
     limit = min(_NEAR * best, _WORTH_TRYING * choices.plain.prediction.step)
     trials = tuple(each for each in choices.admitted if each.prediction.step <= limit)[:TRIALS]
     reason = "" if trials else "no codec that the quality allows is predicted to make the step shorter"
-    return Findings(share, trials, reason, predicted)
+    return Findings(share, trials, reason, predicted, spent)
 
 
 def _failure(observer: Observer | None) -> str:

@@ -1,6 +1,5 @@
 """What `auto` learns from plain steps of a model that FSDP shards."""
 
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,11 +11,11 @@ from thinwire.ddp.handle import Handle
 from thinwire.ddp.names import parameter_names
 from thinwire.fsdp.handle import FSDPHandle
 from thinwire.outer.weights import local
-from thinwire.planner.auto_look import BUDGET, Findings, findings, not_worth, with_codecs
+from thinwire.planner.auto_budget import Budget
+from thinwire.planner.auto_look import SAMPLE, Findings, Measuring, findings, not_worth
 from thinwire.planner.auto_settings import AutoSettings
 from thinwire.planner.choice import choose
 from thinwire.planner.figures import sample_of
-from thinwire.planner.link import SECONDS, measure_link
 from thinwire.planner.measure import core_count, host_mark
 from thinwire.planner.profile import Figures, Layer, Link, Machine, Model, Profile
 
@@ -47,21 +46,21 @@ class ShardLook:
     def stop(self) -> None:
         pass
 
-    def end(self, plain: float, communication: float) -> Findings:
+    def end(self, budget: Budget) -> Findings:
         everyone, world = self._handle.everyone, self._handle.reducing
-        exchanged = min(max(everyone.gathered(communication, "the measurement of the model")), plain)
-        if (dense := not_worth(exchanged / plain)) is not None:
+        exchanged = budget.waited
+        if (dense := not_worth(exchanged / budget.plain)) is not None:
             return dense
-        began, budget = time.perf_counter(), BUDGET * plain
-        links = everyone.gathered(measure_link(world, min(SECONDS, max(0.1, budget / 3))), "the measurement of links")
+        measuring = Measuring(everyone, self._settings, budget)
+        links = everyone.gathered(measuring.link(world), "the measurement of links")
         slowest: Link = max(links, key=lambda link: link.seconds("reduce", _MIB))
-        compute = plain - exchanged
+        compute = budget.plain - exchanged
         model = Model(self._layers(), (compute,), compute)
         profile = Profile(slowest, self._machine(), model, {}, world.ranks)
-        spent = max(everyone.gathered(time.perf_counter() - began, "the measurement of links"))
-        own = with_codecs(profile, world, self._samples(), self._settings, budget - spent, everyone).codecs
+        own = measuring.with_codecs(profile, world, self._samples()).codecs
         codecs = worst(everyone.gathered(own, "the measurement of codecs"))
-        return findings(choose(replace(profile, codecs=codecs), self._settings.quality), exchanged / plain)
+        choices = choose(replace(profile, codecs=codecs), self._settings.quality)
+        return findings(choices, exchanged / budget.plain, measuring.spent())
 
     def _layers(self) -> tuple[Layer, ...]:
         shapes = {name: (tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in self._handle.layout}
@@ -71,7 +70,7 @@ class ShardLook:
         model = self._model()
         named = [] if model is None else parameter_names(model)
         found = {name: local(p.grad) for name, p in named if p.grad is not None}
-        return {name: sample_of(gradient) for name, gradient in found.items() if gradient.numel()}
+        return {name: sample_of(gradient, SAMPLE) for name, gradient in found.items() if gradient.numel()}
 
     def _machine(self) -> Machine:
         marks = self._handle.everyone.gathered(host_mark(), "the measurement of the machine")

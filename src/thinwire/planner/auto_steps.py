@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from thinwire.planner.auto_budget import FEWEST
+
 Phase: TypeAlias = Literal["observe", "try", "watch"]
 
-OBSERVED = 8  # plain steps before the first decision
-UNSETTLED = 3  # of the observed ones that do not count: DDP sorts its buckets anew, allocators and caches fill
+UNSETTLED = 3  # observed steps that do not count, of few the first half: DDP sorts its buckets anew, caches fill
 SKIPPED = 2  # steps with a new plan that do not count
-TRIED = 6  # steps with a new plan that do
+TRIED = 4  # steps with a new plan that do
 TRIALS = 3  # plans that are tried, at most
 WINDOW = 40  # steps of a look at the training that goes on
 CHANGED = 1.3  # a step that takes so many times as long or as short as after the decision, or so much communication
+_SPREAD = {1: 0.1, 2: 0.63, 3: 0.43}  # error of the median: of one step its share, of 2 or 3 a share of their range
 _LEAST_GAIN = 0.02  # a plan is kept if it saves more than this share of a step, and more than the noise
 
 
@@ -24,7 +26,7 @@ class Timing:
 
     Args:
         median: Seconds of the median step.
-        noise: Standard error of the median, in seconds, estimated from the quartiles.
+        noise: Standard error of the median, in seconds, estimated from the quartiles, of few steps from their range.
     """
 
     median: float
@@ -34,7 +36,8 @@ class Timing:
     def of(seconds: Sequence[float]) -> "Timing":
         """The timing of some steps, at least one."""
         if len(seconds) < 4:
-            return Timing(statistics.median(seconds), 0.0)
+            spread = max(seconds) - min(seconds) if len(seconds) > 1 else seconds[0]
+            return Timing(statistics.median(seconds), _SPREAD[len(seconds)] * spread)
         low, middle, high = statistics.quantiles(seconds, n=4)
         # the quartiles of a normal distribution are 1.35 deviations apart; its median has 1.25 times the mean's error
         return Timing(middle, 1.25 * (high - low) / 1.35 / len(seconds) ** 0.5)
@@ -57,6 +60,8 @@ class Steps:
     Args:
         phase: `observe`: plain steps; `try`: steps with a plan that may be kept; `watch`: steps after the decision.
         seconds: Times of the steps of this phase, those that do not count included.
+        communication: Of these times, what was communication.
+        observed: Plain steps to observe; the time of the first one of a training is not known.
         window: Steps between two looks at the training.
         baseline: Seconds of a step, and of its communication, in the first window after the decision.
     """
@@ -64,13 +69,14 @@ class Steps:
     phase: Phase = "observe"
     seconds: list[float] = field(default_factory=list)
     communication: list[float] = field(default_factory=list)
+    observed: int = FEWEST
     window: int = WINDOW
     baseline: tuple[float, float] | None = None
     suspicious: int = 0  # windows in a row in which something had changed
 
     def begin(self, phase: Phase) -> None:
         """Begin a phase with the next step."""
-        self.phase, self.seconds, self.communication = phase, [], []
+        self.phase, self.seconds, self.communication, self.observed = phase, [], [], FEWEST
         if phase != "watch":
             self.baseline, self.suspicious = None, 0
 
@@ -78,13 +84,20 @@ class Steps:
         """Note a step; whether the phase has enough of them."""
         self.seconds.append(seconds)
         self.communication.append(communication)
-        enough = {"observe": OBSERVED, "try": SKIPPED + TRIED, "watch": self.window}
+        enough = {"observe": self.observed - 1, "try": SKIPPED + TRIED, "watch": self.window}
         return len(self.seconds) >= enough[self.phase]
 
     def timing(self) -> Timing:
         """The times of this phase's steps that count."""
-        ignored = {"observe": UNSETTLED, "try": SKIPPED, "watch": 0}[self.phase]
-        return Timing.of(self.seconds[ignored:] or self.seconds[-1:])
+        return Timing.of(self.seconds[self._ignored() :])
+
+    def communicated(self) -> float:
+        """Seconds of communication in the median step that counts."""
+        return Timing.of(self.communication[self._ignored() :]).median
+
+    def _ignored(self) -> int:
+        few = min(UNSETTLED, len(self.seconds) // 2)
+        return {"observe": few, "try": SKIPPED, "watch": 0}[self.phase]
 
     def has_changed(self, step: float, communication: float) -> bool:
         """Whether two windows in a row differ from the first one after the decision; the ranks give equal numbers.

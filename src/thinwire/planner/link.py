@@ -21,7 +21,7 @@ _GROWTH = {"gather": 16, "reduce": 16, "exchange": 8}
 _LAST = {"gather": 1 << 18, "reduce": _MOST_BYTES, "exchange": _MOST_BYTES}
 _ENOUGH = 0.25  # seconds: what takes as long says the bandwidth exactly enough
 _TURNS = 3
-_SHARE = 0.4  # of the time for each of the two long kinds of operation
+_SHARE = {"gather": 0.1, "reduce": 0.4, "exchange": 0.4}  # of the time
 _PROBE = 1 << 20  # bytes that each rank receives from one peer
 
 
@@ -47,12 +47,13 @@ class Filler:
         pass
 
 
-def measure_link(world: Distributed, seconds: float = SECONDS) -> Link:
+def measure_link(world: Distributed, seconds: float = SECONDS, rates: bool = True) -> Link:
     """The link of a process group; all of its ranks call it, at the same time, with nothing else to do.
 
     Args:
         world: The world of the group.
         seconds: What it may take, about; slow links are measured with fewer bytes.
+        rates: Measure also at what rate each rank receives.
 
     Returns:
         Figures of the slowest rank, equal on all ranks.
@@ -61,10 +62,10 @@ def measure_link(world: Distributed, seconds: float = SECONDS) -> Link:
         raise CodecError(f"a link is measured in a time above 0 seconds; got {seconds}.")
     if world.ranks < 2:
         return Link(1, {kind: (LinkPoint(0, 0.0),) for kind in _FIRST})
-    budget = seconds * _SHARE
-    points = {kind: _steady(list(_points(world, kind, budget))) for kind in _FIRST}
+    points = {kind: _steady(list(_points(world, kind, seconds * _SHARE[kind]))) for kind in _FIRST}
     hop = points["reduce"][0].seconds / (2 * (world.ranks - 1))
-    return Link(world.ranks, points, _received_rates(world, budget, points), hop)
+    received = _received_rates(world, seconds * _SHARE["exchange"], points) if rates else ()
+    return Link(world.ranks, points, received, hop)
 
 
 def _points(world: Distributed, kind: str, budget: float) -> Iterator[LinkPoint]:

@@ -21,6 +21,9 @@ from thinwire.worlds.distributed import Distributed
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TURNS = 4
+_FIT = 4.0  # times the measured bandwidth, or a part of it, that a fit may find
+_FITS = 0.03  # what a plain step may be predicted too long or too short without a fit
+_HALVINGS = 6
 
 
 def measure(
@@ -101,6 +104,21 @@ def unloaded(profile: Profile) -> Profile:
         loaded = predict(_quicker(profile, measured, factor), "none").time.backward
         factor = min(1.0, factor * last / loaded)
     return _quicker(profile, measured, factor)
+
+
+def fitted(profile: Profile, plain: float) -> Profile:
+    """The same on a link of the bandwidth with which the predicted plain step has the measured time.
+
+    The all-reduces of the training are the longest ones: what was measured in a short time had shorter ones.
+    """
+    slow, fast = 1.0 / _FIT, _FIT
+    if abs(predict(profile, "none").step - plain) <= _FITS * plain:
+        return profile
+    for _ in range(_HALVINGS):
+        factor = (slow * fast) ** 0.5
+        found = replace(profile, link=profile.link.scaled(factor))
+        slow, fast = (factor, fast) if predict(found, "none").step > plain else (slow, factor)
+    return found
 
 
 def _quicker(profile: Profile, measured: Model, factor: float) -> Profile:

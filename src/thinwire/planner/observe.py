@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.ddp.models import unwrapped
 from thinwire.ddp.names import parameter_names
 from thinwire.errors import WorldError
-from thinwire.planner.figures import is_telling, sample_of
+from thinwire.planner.figures import SAMPLE, is_telling, sample_of
 from thinwire.planner.profile import FIRST_BUCKET, Layer, Model, bucketed
 
 _UNSETTLED = 2  # steps before the first that counts: DDP sorts its buckets anew after the first one
@@ -29,6 +29,7 @@ class Observer:
     Args:
         model: The DDP model, also inside torch.compile or Lightning Fabric.
         ended: Called with the number of steps so far, when the forward pass of the next one begins.
+        sample: Elements of a layer in its sample, at most.
 
     Examples:
         >>> observer = Observer(ddp_model)
@@ -38,7 +39,9 @@ class Observer:
         >>> observer.close()
     """
 
-    def __init__(self, model: nn.Module, ended: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, ended: Callable[[int], None] | None = None, sample: int = SAMPLE
+    ) -> None:
         self.ddp = _ddp_model(model)
         self._trained = [
             (name, p) for name, p in parameter_names(self.ddp.module, self.ddp.parameters_to_ignore) if p.requires_grad
@@ -48,7 +51,7 @@ class Observer:
         self.steps = 0  # that have ended
         self.calls = 0  # of the model
         self.failure = ""
-        self._ended = ended
+        self._ended, self._most = ended, sample
         self._began: float | None = None
         self._averages = False  # the backward pass behind the last forward pass
         self._ready: dict[str, float] = {}
@@ -86,7 +89,7 @@ class Observer:
         """Take a sample of a gradient that has none yet, or one that overflowed or had only zeros."""
         if name in self._settled or gradient is None or gradient.layout != torch.strided:
             return
-        self.samples[name] = sample_of(gradient)
+        self.samples[name] = sample_of(gradient, self._most)
         if is_telling(self.samples[name]):
             self._settled.add(name)
 
