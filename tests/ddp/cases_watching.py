@@ -178,6 +178,59 @@ def a_codec_that_comes_later_takes_the_slot(rank: int, ranks: int, folder: Path)
     assert torch.equal(*results)
 
 
+@case(2, 3)
+def a_codec_that_leaves_gives_the_slot_back(rank: int, ranks: int, folder: Path) -> None:
+    """From then on the steps are those of DDP alone, also if it leaves in the function that is called after a step."""
+    for view in (False, True):
+        model = ddp(net(), bucket_cap_mb=0.01, gradient_as_bucket_view=view)
+        handle = thinwire.attach(model, "qsgd(bits=4)")
+        seen: list[int] = []
+
+        def leave(metrics: StepMetrics, handle: thinwire.Handle = handle, seen: list[int] = seen) -> None:
+            seen.append(metrics.step)
+            if metrics.step == 2:
+                handle.use("none")
+
+        handle.on_step.append(leave)
+        train(model, rank, range(3))
+        assert model._comm_hooks == []
+        plain = ddp(net(), bucket_cap_mb=0.01, gradient_as_bucket_view=view)
+        plain.load_state_dict(model.state_dict())
+        for each in (plain, model):
+            train(each, rank, range(3, 7))
+        assert torch.equal(flat(plain), flat(model))
+        assert seen == list(range(7))
+        handle.use("qsgd(bits=4)")
+        assert [hook for hook, _ in model._comm_hooks] == [thinwire_hook]
+        train(model, rank, range(7, 9))
+        assert set(last_of(handle).codecs) == {"none", "qsgd(bits=4)"}
+        handle.close()
+
+
+@case(2)
+def what_is_owed_keeps_the_slot(rank: int, ranks: int, folder: Path) -> None:
+    model = ddp(net())
+    handle = thinwire.attach(model, "topk(density=0.05)")
+    optimizer = train(model, rank, range(2))
+    handle.use("none")
+    assert [hook for hook, _ in model._comm_hooks] == [thinwire_hook]
+    train(model, rank, range(2, 3), optimizer)
+    assert handle.engine.slots["first.weight"].residual is None  # delivered
+    handle.close()
+
+
+@case(2)
+def a_static_graph_keeps_its_hook(rank: int, ranks: int, folder: Path) -> None:
+    model = ddp(net(), static_graph=True)
+    handle = thinwire.attach(model, "qsgd(bits=4)")
+    optimizer = train(model, rank, range(2))
+    handle.use("none")
+    train(model, rank, range(2, 4), optimizer)
+    assert [hook for hook, _ in model._comm_hooks] == [thinwire_hook]
+    assert handle.step == 4
+    handle.close()
+
+
 @case(2)
 def what_is_owed_in_a_checkpoint_takes_the_slot(rank: int, ranks: int, folder: Path) -> None:
     model = ddp(net())

@@ -17,7 +17,7 @@ from thinwire.ddp.consistency import Fingerprint
 from thinwire.ddp.engine import Engine, NamedGradient, names_of
 from thinwire.ddp.host_exchange import HostExchange
 from thinwire.ddp.lane import Lane, Promise
-from thinwire.ddp.unhooked import Watch, not_copied
+from thinwire.ddp.unhooked import Watch, not_copied, release_slot
 from thinwire.errors import ThinwireError, WorldError
 from thinwire.worlds.distributed import Distributed
 
@@ -71,6 +71,7 @@ class BucketHook:
         self._sent: list[list[PendingBucket]] = []  # in this step
         self._fingerprint = Fingerprint()
         self._watch: Callable[[], Watch | None] = lambda: None
+        self._held: Callable[[], DistributedDataParallel | None] = lambda: None
 
     def enter(self, model: DistributedDataParallel, hook: Callable[..., Any]) -> None:
         """Register the hook, now or as soon as it has something to do."""
@@ -79,22 +80,30 @@ class BucketHook:
             model.register_comm_hook(self, hook)
             self._watch = lambda: None
 
-        self.callbacks.watch(model)
-        if self._works():
-            take(model)
-        else:
+        def wait(model: DistributedDataParallel) -> None:
             trained = [p for p in model.module.parameters() if p.requires_grad and id(p) in self._names]
             self._watch = weakref.ref(Watch(model, trained, take, self._on_plain_step))
 
-    def _works(self) -> bool:
+        self._held, self._wait = weakref.ref(model), wait
+        self.callbacks.watch(model)
+        (take if self.works() else wait)(model)
+
+    def works(self) -> bool:
         """Whether the hook has something to do: compress, deliver residuals, compare results, send nothing, or
         sum inside hosts first."""
         working = self.engine.has_codecs() or self.engine.slots or self.check or self.headroom
         return bool(working or self._exchanges)
 
     def take_slot(self) -> None:
-        if (watch := self._watch()) is not None and self._works():
+        """Register the hook if it has something to do by now."""
+        if (watch := self._watch()) is not None and self.works():
             watch.take_slot()
+
+    def leave_slot(self) -> None:
+        """Give DDP its slot back; all ranks call it after the same step, when none of them has anything to do."""
+        model = self._held()
+        if self._watch() is None and model is not None and release_slot(model):
+            self._wait(model)
 
     def close(self) -> None:
         """End the threads, destroy their process groups, and call the callbacks that are still due."""

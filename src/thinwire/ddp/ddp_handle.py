@@ -101,6 +101,8 @@ class DDPHandle(Handle):
         except Exception:
             self.engine.use(before, self._layout)  # there are no residuals yet
             raise
+        if not any(self._world.gathered(self.hook.works(), "the agreement on a hook")):
+            self.hook.leave_slot()
         self._compare_arithmetic(self.engine.codecs())
         self._warn(stacklevel=3)
 

@@ -118,6 +118,22 @@ class Watch(PassWatch):
         return None if model is None else model.join_hook(**options)  # type: ignore[no-untyped-call]
 
 
+def release_slot(model: DistributedDataParallel) -> bool:
+    """Give DDP's hook slot back, if that is possible; all ranks call it after the same step.
+
+    DDP has no call for it. It gets a new reducer as if it were unpickled (torch 2.9 to 2.13, `__setstate__` in
+    nn/parallel/distributed.py), and sorts its buckets anew. One of a static graph would have to learn that again.
+    """
+    if model.static_graph:
+        return False
+    model.reducer._remove_autograd_hooks()
+    parameters, sparse = model._build_params_for_reducer()  # type: ignore[no-untyped-call]
+    names = model._build_debug_param_to_name_mapping(parameters)  # type: ignore[no-untyped-call]
+    model._ddp_init_helper(parameters, sparse, names, False)  # type: ignore[no-untyped-call]
+    model._comm_hooks.clear()
+    return True
+
+
 def _remove(hooks: list[Any]) -> None:
     for hook in hooks:
         hook.remove()
