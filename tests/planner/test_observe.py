@@ -116,7 +116,7 @@ def test_a_sparse_gradient_does_not_disturb_the_training() -> None:
 
 
 def test_a_sample_that_fails_does_not_disturb_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(gradient: torch.Tensor) -> torch.Tensor:
+    def failing(gradient: torch.Tensor, most: int) -> torch.Tensor:
         raise MemoryError("no memory for a sample")
 
     monkeypatch.setattr(observe, "sample_of", failing)
