@@ -10,6 +10,7 @@ from thinwire_lab.cli.bench_options import (
     Findings,
     JsonOption,
     LinksOption,
+    MarkdownOption,
     OnlyPossibleOption,
     ResumedOption,
     chosen_cases,
@@ -26,6 +27,7 @@ def auto(
     or_loopback: OnlyPossibleOption = False,
     as_json: JsonOption = False,
     output: ResumedOption = None,
+    markdown: MarkdownOption = None,
 ) -> None:
     """What `attach(model, "auto")` chooses: its step beside the plain one and that of the best plan.
 
@@ -34,7 +36,7 @@ def auto(
 
     Example:
 
-      thinwire bench auto --model vgg --links 200mbit,none -o auto.jsonl
+      thinwire bench auto --model vgg --links 200mbit,none -o auto.jsonl --markdown auto.md
     """
     from thinwire_lab.bench.auto import (
         CODECS,
@@ -46,6 +48,7 @@ def auto(
         summary_table,
         summed_up,
     )
+    from thinwire_lab.bench.markdown import write_auto
     from thinwire_lab.bench.results import check_settings, restored
     from thinwire_lab.compare.contenders import split_list
 
@@ -61,5 +64,9 @@ def auto(
         with findings.progress(f"{name}, link {link}") as tell:
             done[name, link] = bench_auto(name, link, hosts, chosen, tell)
         findings.add([done[name, link]], auto_table([done[name, link]]))
+        if markdown is not None:
+            write_auto(markdown, list(done.values()), summed_up(list(done.values())))
     summary = summed_up(list(done.values()))
+    if markdown is not None:
+        write_auto(markdown, list(done.values()), summary)
     findings.end([summary], summary_table(summary), new=bool(waiting))

@@ -31,6 +31,10 @@ ResumedOption = Annotated[
         help="File for the records; cases that it has already are not measured again (default: a new dated file).",
     ),
 ]
+MarkdownOption = Annotated[
+    Path | None,
+    typer.Option("--markdown", help="Write the table to this file, too, as Markdown; it grows with each case."),
+]
 OutputOption = Annotated[
     Path | None,
     typer.Option(

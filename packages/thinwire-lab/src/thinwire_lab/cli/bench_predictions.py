@@ -1,6 +1,8 @@
 """`thinwire bench predictions`: what `thinwire advise` predicts, beside what then is measured."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,11 +11,15 @@ from thinwire_lab.cli.bench_options import (
     Findings,
     JsonOption,
     LinksOption,
+    MarkdownOption,
     OnlyPossibleOption,
     ResumedOption,
     chosen_cases,
 )
 from thinwire_lab.cli.lab import HostsOption
+
+if TYPE_CHECKING:
+    from thinwire_lab.bench.predictions import PredictionRow
 
 
 def predictions(
@@ -25,6 +31,7 @@ def predictions(
     or_loopback: OnlyPossibleOption = False,
     as_json: JsonOption = False,
     output: ResumedOption = None,
+    markdown: MarkdownOption = None,
 ) -> None:
     """Steps that the planner predicts beside steps that are measured: models, links and codecs.
 
@@ -57,5 +64,18 @@ def predictions(
             found = measuring.bench_predictions(name, workload, link, hosts, chosen, steps, tell)
         done[name, link] = found
         findings.add(found, measuring.predictions_table(found))
-    summary = measuring.summed_up([row for rows in done.values() for row in rows])
+        _write(markdown, done)
+    rows = _write(markdown, done)
+    summary = measuring.summed_up(rows)
     findings.end([summary], measuring.summary_table(summary), new=bool(waiting))
+
+
+def _write(markdown: Path | None, done: "Mapping[tuple[str, str], list[PredictionRow]]") -> "list[PredictionRow]":
+    """All rows so far, also as a page if that is wished."""
+    from thinwire_lab.bench.markdown import write_predictions
+    from thinwire_lab.bench.predictions import summed_up
+
+    rows = [row for case in done.values() for row in case]
+    if markdown is not None:
+        write_predictions(markdown, rows, summed_up(rows))
+    return rows
