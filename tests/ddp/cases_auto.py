@@ -34,7 +34,7 @@ def trials_of(chain: str) -> Iterator[None]:
 def auto_measures_and_decides_alike(rank: int, ranks: int, folder: Path) -> None:
     model = ddp(net())
     handle = thinwire.attach(model, "auto(candidates='qsgd(bits=4); bf16')")
-    with mock.patch.object(auto_look, "_WORTH_MEASURING", -1.0):  # whatever this machine is like
+    with mock.patch.multiple(auto_look, _WORTH_MEASURING=-1.0, _WORTH_TRYING=1e9, _NEAR=1e9):  # whatever this machine is like
         train(model, rank, range(40))
     (decision,) = handle.decisions
     assert {"none", "qsgd(bits=4)"} <= set(decision.predicted)
@@ -96,7 +96,7 @@ def a_failure_while_measuring_leaves_the_training_plain(rank: int, ranks: int, f
 
     model = ddp(net())
     handle = thinwire.attach(model, "auto(candidates='bf16')")
-    with mock.patch.object(auto_look, "_WORTH_MEASURING", -1.0):
+    with mock.patch.multiple(auto_look, _WORTH_MEASURING=-1.0, _WORTH_TRYING=1e9, _NEAR=1e9):
         if rank == 1:
             with mock.patch.object(figures, "codec_figures", failing), pytest.warns(RuntimeWarning, match="rank 1"):
                 train(model, rank, range(12))

@@ -25,6 +25,7 @@ def advise(
     shapes: Annotated[
         Path | None, typer.Option(help="Describe a model: a JSON file of names and shapes of parameters.")
     ] = None,
+    recipe: Annotated[str | None, typer.Option(help="Describe a model: a recipe of thinwire-lab.")] = None,
     profile: Annotated[Path | None, typer.Option(help="A profile that --save wrote; nothing is measured.")] = None,
     hosts: Annotated[int | None, typer.Option(help="Predict for so many hosts.", min=2)] = None,
     ranks_per_host: Annotated[int, typer.Option(help="Ranks on each host, which share its link.", min=1)] = 1,
@@ -46,7 +47,7 @@ def advise(
 
     With a script: runs it for some steps without changing what it does, measures the link, the model and the codecs,
     and stops it. Under torchrun it measures the cluster it runs on; otherwise it starts processes on this machine.
-    With --parameters or --shapes: predicts from a description. With --profile: from figures measured before.
+    With --parameters, --shapes or --recipe: predicts from a description, with codecs timed on this machine. With --profile: from figures measured before.
 
     Examples:
 
@@ -64,10 +65,11 @@ def advise(
     if argv and argv[0] != "--" and (wrong := unknown_option(ctx, argv[0])) is not None:
         raise CodecError(wrong)
     argv = argv[1:] if argv[:1] == ["--"] else argv
-    given = [name for name, value in _sources(argv, parameters, shapes, profile).items() if value]
+    given = [name for name, value in _sources(argv, parameters, shapes, recipe, profile).items() if value]
     if len(given) != 1:
         told = f"got {' and '.join(given)}" if given else "got none of them"
-        raise CodecError(f"give one of a script, --parameters, --shapes and --profile; {told}.")
+        raise CodecError(f"give one of a script, --parameters, --shapes, --recipe and --profile; {told}.")
+    _check_files(argv, shapes, profile)
     if argv and "WORLD_SIZE" not in os.environ:
         raise typer.Exit(_start(procs))
     candidates = None if codecs is None else [text.strip() for text in codecs.split(";") if text.strip()]
@@ -81,14 +83,27 @@ def advise(
 
         found = load_profile(profile)
     else:
-        found = _described(parameters, shapes, wanted, backward, dtype, candidates)
+        found = _described(parameters, shapes, recipe, wanted, backward, dtype, candidates)
     if int(os.environ.get("RANK", "0")) == 0:
         elsewhere = found if not argv and profile is None else _elsewhere(found, wanted, hosts, ranks_per_host)
         _tell(elsewhere, quality, candidates if profile is not None else None, save, page, as_json)
 
 
-def _sources(argv: list[str], parameters: str | None, shapes: Path | None, profile: Path | None) -> dict[str, Any]:
-    return {"a script": argv, "--parameters": parameters, "--shapes": shapes, "--profile": profile}
+def _sources(
+    argv: list[str], parameters: str | None, shapes: Path | None, recipe: str | None, profile: Path | None
+) -> dict[str, Any]:
+    described = {"--parameters": parameters, "--shapes": shapes, "--recipe": recipe}
+    return {"a script": argv, **described, "--profile": profile}
+
+
+def _check_files(argv: list[str], shapes: Path | None, profile: Path | None) -> None:
+    """Refuse files that are not there before any process is started."""
+    from thinwire.errors import CodecError
+
+    script = Path(argv[0]) if argv and argv[0] != "-m" else None
+    for what, path in (("a script", script), ("--shapes", shapes), ("--profile", profile)):
+        if path is not None and not path.is_file():
+            raise CodecError(f"{what} must be a file; there is none at {path}.")
 
 
 def _start(procs: int) -> int:
@@ -113,6 +128,7 @@ def _link(wanted: tuple[str, str, int | None, int], ranks: int) -> "Link":
 def _described(
     parameters: str | None,
     shapes: Path | None,
+    recipe: str | None,
     wanted: tuple[str, str, int | None, int] | None,
     backward: str,
     dtype: str,
@@ -130,9 +146,20 @@ def _described(
 
     if wanted is None or wanted[2] is None:
         raise CodecError("a described model needs a described network: give --hosts and --link.")
-    described = read_shapes(shapes) if shapes is not None else shapes_of(parse_count(parameters or ""))
+    if recipe is not None:
+        described = _shapes_of_recipe(recipe)
+    else:
+        described = read_shapes(shapes) if shapes is not None else shapes_of(parse_count(parameters or ""))
     model = described_model(described, parse_seconds(backward), dtype=dtype)
+    typer.echo("thinwire: timing codecs on this machine, on made-up gradients.", err=True)
     return described_profile(model, _link(wanted, 2), candidates, wanted[3])
+
+
+def _shapes_of_recipe(name: str) -> dict[str, tuple[int, ...]]:
+    from thinwire.cli.installed import lab_module
+
+    found: dict[str, tuple[int, ...]] = lab_module("recipes.shapes", "--recipe").shapes_of_recipe(name)
+    return found
 
 
 def _elsewhere(
@@ -160,10 +187,7 @@ def _tell(
     if save is not None:
         profile.save(save)
     if page is not None:
-        from importlib import import_module
+        from thinwire.cli.installed import lab_module
 
-        from thinwire.cli.installed import check_command
-
-        check_command("report")
-        import_module("thinwire_lab.report.advice").write_page(advice, page)
+        lab_module("report.advice", "--page").write_page(advice, page)
     typer.echo(json.dumps(advice.to_dict()) if as_json else str(advice))

@@ -4,6 +4,7 @@ A package declares an entry point of the group `thinwire.commands` that names a 
 `thinwire.doctor` that names a module like `thinwire.cli.doctor`, with `examine` and `diagnose`. thinwire-lab has both.
 """
 
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -50,10 +51,26 @@ def check_command(name: str) -> None:
     """Refuse a command of thinwire-lab that is not there: the package is missing, or broken."""
     if name not in LAB_COMMANDS:
         return
-    for entry in entry_points(group=COMMANDS):
-        if package_of(entry) == LAB:
-            load(entry)
-    raise PackageError(
-        f"`thinwire {name}` is a command of {LAB}, which is not installed; run `pip install {LAB}`, or"
-        f" `pip install packages/{LAB}` in a clone."
+    _load_lab()
+    raise _missing(f"`thinwire {name}` is a command of {LAB}")
+
+
+def lab_module(name: str, wanted: str) -> Any:
+    """A module of thinwire-lab; `wanted` is the option that needs it."""
+    if not _load_lab():
+        raise _missing(f"{wanted} needs {LAB}")
+    return import_module(f"thinwire_lab.{name}")
+
+
+def _load_lab() -> bool:
+    """Whether thinwire-lab is installed; a PackageError if it is broken."""
+    found = [entry for entry in entry_points(group=COMMANDS) if package_of(entry) == LAB]
+    for entry in found:
+        load(entry)
+    return bool(found)
+
+
+def _missing(what: str) -> PackageError:
+    return PackageError(
+        f"{what}, which is not installed; run `pip install {LAB}`, or `pip install packages/{LAB}` in a clone."
     )

@@ -252,6 +252,8 @@ def advice_lines(advice: Advice) -> list[str]:
 
 def _where(profile: Profile, plain: Prediction) -> list[str]:
     source = f"{profile.steps_measured} steps measured" if profile.steps_measured else "described, not measured"
+    if profile.steps_measured and not profile.link.received_mbit:
+        source += ", the link described"
     time = plain.time
     return [
         f"{profile.model.numel:,} parameters, {profile.ranks} ranks, {_rate(profile.link.bits_per_second)} ({source})",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-SPENT = 15.0  # steps' time that observing, measuring and trials may take together, beyond the steps that they make
+SPENT = 13.0  # steps' time that observing, measuring and trials may take together, beyond the steps that they make
 FEWEST, MOST = 3, 9  # plain steps that are observed
 _OBSERVING = 1 / 3  # of the time; the other parts are of what observing leaves
 _LINK, _CODECS = 0.25, 0.4

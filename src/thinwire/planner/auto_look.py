@@ -141,7 +141,7 @@ class Measuring:
         return measure_link(world, min(SECONDS, max(_LEAST, self._budget.link)), rates=False)
 
     def with_codecs(self, profile: Profile, world: Distributed, samples: Mapping[str, Any]) -> Profile:
-        """The profile with figures of as many candidates as there is time for, at least one.
+        """The profile with figures of as many candidates as there is time for, at least of one that may be worth a trial.
 
         Candidates that would be too slow if they had no work to do are not measured.
         """
@@ -151,7 +151,7 @@ class Measuring:
         for number, codec in enumerate(measuring_order(checked_candidates(self._settings.candidates))):
             if number and self.spent() > until:  # all ranks ask as often
                 break
-            if found and least_step(profile, codec) > min(_NEAR * best, _WORTH_TRYING * plain):
+            if least_step(profile, codec) > min(_NEAR * best, _WORTH_TRYING * plain):
                 continue
             found |= (measured := measure_codecs(world, (codec,), profile.model.layers, samples))
             known = replace(profile, codecs=found)

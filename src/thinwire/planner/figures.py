@@ -60,6 +60,7 @@ def codec_figures(
     plan, bundle = Plan.parse(codec), min(sum(layer.numel for layer in layers), WORTH_ROUNDS // 4)
     found: dict[str, Figures] = {}
     alike: dict[tuple[int, ...], Figures] = {}  # of layers whose numbers are made up
+    timed: dict[tuple[int, ...], Walk] = {}  # of layers of one shape, which take the same time
     least: Walk | None = None
     for layer in layers:
         chosen = plan.decide(layer.name, layer.shape, getattr(torch, layer.dtype)).codec
@@ -80,12 +81,16 @@ def codec_figures(
         sample = sample.float().contiguous()
         beside = sample if weights is None else weights.get(layer.name, sample)
         piece = Piece(chosen, sample, beside.detach().float().contiguous())
-        found[layer.name] = _figures(piece, layer, ranks, bundle, least)
+        found[layer.name] = _figures(piece, layer, ranks, bundle, least, timed)
     return found
 
 
-def _figures(piece: Piece, layer: Layer, ranks: int, bundle: int, least: Walk) -> Figures:
-    walk, error, bias, growth = _walked(piece, ranks, bundle)
+def _figures(
+    piece: Piece, layer: Layer, ranks: int, bundle: int, least: Walk, timed: dict[tuple[int, ...], Walk] | None = None
+) -> Figures:
+    timed = {} if timed is None else timed
+    walk, error, bias, growth = _walked(piece, ranks, bundle, timed.get(layer.shape))
+    timed[layer.shape] = walk
     factor = layer.numel / piece.gradient.numel()
     longer = factor if piece.gradient.numel() > 4 * torch.Size(_SMALL).numel() else 1.0
 
@@ -106,15 +111,18 @@ def _figures(piece: Piece, layer: Layer, ranks: int, bundle: int, least: Walk) -
     )
 
 
-def _walked(piece: Piece, ranks: int, bundle: int) -> tuple[Walk, float, float, float]:
+def _walked(piece: Piece, ranks: int, bundle: int, known: Walk | None = None) -> tuple[Walk, float, float, float]:
     """The quickest of some walks of steady steps; error and bias of the first, which begins without a residual, and the
-    residual after all of them."""
-    settle([piece], ranks)
+    residual after all of them. If the time is `known` and there is no residual, the first one says all."""
+    if known is None or piece.codec.transforms:
+        settle([piece], ranks)
     for slot in piece.slots:
         slot.residual = None
     start = STEADY_STEP * 2 // ranks * ranks
     walk_job([piece], ranks, start, bundle, measure=True)
     error, bias = _loss(piece, ranks)
+    if known is not None and piece.slots[0].residual is None:
+        return known, error, bias, 0.0
     walks = [walk_job([piece], ranks, start + ranks * turn, bundle) for turn in range(1, _STEPS)]
     held, length = piece.slots[0].residual, float(piece.gradient.norm()) / ranks
     growth = float(held.float().norm()) / length if held is not None and length > 0 else 0.0

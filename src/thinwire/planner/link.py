@@ -156,9 +156,9 @@ def _received_rates(world: Distributed, budget: float, points: dict[str, tuple[L
     counts: a rank that has to wait for a peer whose link is broken has other peers, too, from 4 ranks on.
     """
     longest = points["exchange"][-1]
-    size = min(_PROBE, max(int(longest.sent / max(longest.seconds, 1e-6) * budget / 4), 1 << 12))
+    size = min(_PROBE, max(int(longest.sent / max(longest.seconds, 1e-6) * budget / 8), 1 << 12))
     message, best = torch.zeros(size, dtype=torch.uint8, device=world.control_device), float("inf")
-    for distance in sorted({1, world.ranks - 1, world.ranks // 2}):
+    for distance in 2 * sorted({1, world.ranks - 1, world.ranks // 2}):  # twice: one may be disturbed
         to, source = ((world.rank + way * distance) % world.ranks for way in (1, -1))
         _begin_together(world)
         began = time.perf_counter()

@@ -20,6 +20,7 @@ LINK_KINDS = ("reduce", "gather", "exchange")
 VERSION = 1
 FIRST_BUCKET = 1 << 20  # bytes of the first bucket of DDP's default
 DEFAULT_BUCKETS = (FIRST_BUCKET, 25 << 20)
+_TELLING = 4  # ranks: among fewer the neighbours of a broken link look broken, too
 _BROKEN = 0.5  # of the median rate: below it a rank's link is called broken
 
 
@@ -81,8 +82,8 @@ class Link:
         return 8 * (last.sent - first.sent) / seconds if seconds > 0 else math.inf
 
     def faults(self) -> list[str]:
-        """What is wrong with the links of single ranks, each as one sentence."""
-        if len(self.received_mbit) < 2:
+        """What is wrong with the links of single ranks, each as one sentence; of fewer than 4, none can be told apart."""
+        if len(self.received_mbit) < _TELLING:
             return []
         ordered = sorted(self.received_mbit)
         usual = ordered[len(ordered) // 2]
