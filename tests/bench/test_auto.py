@@ -12,6 +12,7 @@ from thinwire.cli import app
 from thinwire_lab.bench import auto as measuring
 from thinwire_lab.bench.auto import AutoRow, auto_table, bench_auto, summary_table, summed_up
 from thinwire_lab.bench.auto_worker import take_turns
+from thinwire_lab.bench.markdown import write_auto
 from thinwire_lab.bench.results import missed, record_of, restored, row_lines
 from thinwire_lab.compare.contenders import parse_contender
 from thinwire_lab.recipes.place import Place
@@ -55,6 +56,18 @@ def test_rows_come_back_from_their_records() -> None:
     assert restored(AutoRow, records) == given
 
 
+def test_the_page_has_each_case_and_marks_misses(tmp_path: Path) -> None:
+    rows = [row(1.0, 0.5, 0.52), replace(row(1.0, 1.2, 1.04, cost=0.03, plan="none"), link="none")]
+    write_auto(tmp_path / "auto.md", rows, summed_up(rows))
+    lines = (tmp_path / "auto.md").read_text().splitlines()
+    assert lines[2] == (
+        "| vgg | 1gbit | 1000 ms | 500 ms, `bf16` | 500 ms | 520 ms | `bf16` | 0.52 | 1.04 | 2.0% | 1.0% |"
+    )
+    assert "| loopback |" in lines[3]
+    assert lines[3].endswith("| `none` | **1.04** | 1.04 | 2.0% | **3.0%** |")
+    assert lines[5].startswith("1 of 2 cases are at most 1.03 of plain (the worst: 1.04), 2 are within 10 %")
+
+
 class Counted:
     """A runner that notes when it had its turn."""
 
@@ -95,10 +108,11 @@ def test_a_file_goes_on_with_the_cases_that_it_lacks(tmp_path: Path, monkeypatch
     assert [json.loads(line)["kind"] for line in lines] == [
         *("circumstances", "auto", "circumstances", "auto", "auto", "auto", "auto-summary"),
     ]
-    result = CliRunner().invoke(app, [*command, "none"])  # all is there: measured and written nothing
+    result = CliRunner().invoke(app, [*command, "none", "--markdown", "a.md"])  # all is there: nothing is measured
     assert "4 of 4" in result.output
     assert len(ran) == 5
     assert Path("a.jsonl").read_text().splitlines() == lines
+    assert Path("a.md").read_text().count("| vgg |") == 2
     other = CliRunner().invoke(app, [*command, "none", "--hosts", "2"])
     assert other.exit_code == 2
     assert "cases whose hosts are 4, not 2" in other.output

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from thinwire.cli import app
 from thinwire_lab.bench import predictions as measuring
+from thinwire_lab.bench.markdown import write_predictions
 from thinwire_lab.bench.predictions import PredictionRow, predictions_table, summary_table, summed_up
 from thinwire_lab.bench.results import at_most, missed, record_of
 
@@ -40,6 +41,16 @@ def test_the_choice_is_right_if_it_is_nearly_the_fastest() -> None:
     assert list(summary.misses) == ["qsgd, vgg, none", "none, vgg, none"]
     assert summary_table(summary).row_count == 1
     assert "qsgd, vgg, none: +100%\nnone, vgg, none: -83%" in str(summary_table(summary).caption)
+
+
+def test_the_page_has_a_line_for_each_case_and_marks_misses(tmp_path: Path) -> None:
+    rows = [row("none", 0.1, 0.12), row("bf16", 0.1, 0.06), row("none", 0.2, 0.2, "none"), row("bf16", 0.1, 0.1, "none")]
+    write_predictions(tmp_path / "p.md", rows, summed_up(rows))
+    lines = (tmp_path / "p.md").read_text().splitlines()
+    assert lines[0] == "| model | link | plain step | `none` | `bf16` |"
+    assert lines[2:4] == ["| vgg | 1gbit | 100 ms | +20% | **-40%** |", "| vgg | loopback | 200 ms | +0% | +0% |"]
+    assert "the median error is 10.0% (target 15%), the worst 40% (target 30%); 1 are beyond 30%" in lines[5]
+    assert lines[-1] == "Misses: bf16, vgg, 1gbit -40%."
 
 
 def test_a_file_goes_on_with_the_cases_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

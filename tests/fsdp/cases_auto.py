@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import thinwire
 from tests.fsdp.cases import RANKS, assert_same_everywhere, case, net, sharded, train, weights
-from thinwire.planner import auto_look
+from thinwire.planner import auto_budget, auto_look
 from thinwire.planner.auto_steps import Timing
 
 
@@ -18,7 +18,8 @@ def decided(rank: int, replicas: int, text: str) -> tuple[Any, thinwire.Handle]:
     handle = thinwire.attach(model, text)
     always = mock.patch.object(Timing, "is_less_than", return_value=True)
     eager = mock.patch.multiple(auto_look, _WORTH_MEASURING=-1.0, _WORTH_TRYING=1e9, _NEAR=1e9)
-    with eager, always:
+    enough = mock.patch.object(auto_budget, "SPENT", 1e6)  # steps' time, however slow this machine is
+    with eager, always, enough:
         train(model, rank, range(40))
     everyone: list[Any] = [None] * RANKS
     dist.all_gather_object(everyone, handle.decisions)

@@ -119,7 +119,7 @@ def test_the_command_needs_one_source() -> None:
     for words in (["advise"], ["advise", "--parameters", "1M", "--profile", "x.json"]):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 2
-        assert "give one of a script, --parameters, --shapes and --profile" in result.output
+        assert "give one of a script, --parameters, --shapes, --recipe and --profile" in result.output
 
 
 def test_the_command_describes_and_reads_profiles(tmp_path: Path) -> None:
@@ -130,3 +130,33 @@ def test_the_command_describes_and_reads_profiles(tmp_path: Path) -> None:
     assert "200,000 parameters, 4 ranks" in first.output
     again = CliRunner().invoke(app, ["advise", "--profile", str(saved), "--link", "10gbit", "--json"])
     assert json.loads(again.output)["plain"]["step_seconds"] < 0.2
+
+
+def test_a_page_of_a_saved_profile_is_written_by_the_lab(tmp_path: Path) -> None:
+    saved, page = tmp_path / "p.json", tmp_path / "page.html"
+    thin().save(saved)
+    result = CliRunner().invoke(app, ["advise", "--profile", str(saved), "--page", str(page)])
+    assert result.exit_code == 0, result.output
+    assert "Will compression pay?" in page.read_text()
+
+
+def test_the_link_is_said_to_be_described(tmp_path: Path) -> None:
+    given = replace(thin(), link=replace(thin().link, received_mbit=(100.0,) * 4))
+    assert "(10 steps measured)" in str(advice_on(given))
+    assert "(10 steps measured, the link described)" in str(advice_on(thin()))
+
+
+def test_a_recipe_describes_a_model() -> None:
+    words = ["--hosts", "4", "--link", "100mbit", "--codecs", "bf16"]
+    result = CliRunner().invoke(app, ["advise", "--recipe", "fashion-tiny", *words])
+    assert result.exit_code == 0, result.output
+    assert "4 ranks, 95 Mbit/s (described, not measured)" in result.output
+    unknown = CliRunner().invoke(app, ["advise", "--recipe", "nope", *words])
+    assert "there is no recipe 'nope'; known recipes: fashion-tiny" in unknown.output
+
+
+@pytest.mark.parametrize("words", [["--profile", "gone.json"], ["--shapes", "gone.json"], ["--", "gone.py"]])
+def test_files_that_are_not_there_are_refused_before_anything_starts(words: list[str]) -> None:
+    result = CliRunner().invoke(app, ["advise", *words])
+    assert result.exit_code == 2
+    assert f"there is none at {words[1]}." in result.output

@@ -12,7 +12,7 @@ from tests.planner import profiles
 from thinwire.core.plan import Plan
 from thinwire.errors import StateError
 from thinwire.planner.auto import Auto
-from thinwire.planner.auto_budget import FEWEST, MOST, Budget
+from thinwire.planner.auto_budget import FEWEST, MOST, SPENT, Budget
 from thinwire.planner.auto_look import Findings, findings
 from thinwire.planner.auto_steps import SKIPPED, TRIED, WINDOW, Timing
 from thinwire.planner.choice import choose
@@ -256,3 +256,44 @@ def test_the_noise_of_a_timing_shrinks_with_its_steps() -> None:
     few, many = ([1.0 + 0.1 * (i % 5) for i in range(n)] for n in (10, 1000))
     assert Timing.of(many).noise < Timing.of(few).noise / 5
     assert Timing.of([1.0]).median == 1.0
+
+
+def test_few_plain_steps_are_observed_where_compression_may_save_much() -> None:
+    assert Budget(1.0, 0.9).steps == FEWEST
+    assert Budget(1.0, 0.3).steps == MOST
+    assert FEWEST < Budget(1.0, 0.55).steps < MOST
+    assert Budget(1.0, 0.0).steps == MOST
+
+
+@pytest.mark.parametrize("waited", [0.0, 0.2, 0.5, 0.8, 0.95])
+def test_all_phases_together_stay_within_the_budget(waited: float) -> None:
+    budget = Budget(1.0, waited)
+    budget = replace(budget, observed=budget.steps)
+    observing = budget.observed * (budget.plain - budget.hoped)
+    assert 0 <= budget.link + budget.codecs <= budget.left
+    assert observing + budget.left == pytest.approx(max(observing, SPENT * budget.hoped))
+    assert SPENT < 20  # 2 % of 1,000 steps
+
+
+def test_more_plain_steps_are_observed_where_they_cost_little() -> None:
+    training = Training(thin())
+    training.steps(MOST - 1, quicker, communication=0.1 * PLAIN)
+    assert training.handle.used == []
+    training.steps(1, quicker, communication=0.1 * PLAIN)
+    assert training.handle.used != []
+
+
+def test_no_further_plan_is_tried_when_the_budget_is_spent() -> None:
+    found = thin("bold")
+    assert len(found.trials) > 1
+    training = Training(replace(found, spent=1000.0))
+    training.steps(FIRST + SKIPPED + TRIED, quicker)
+    (decision,) = training.auto.decisions
+    assert list(decision.measured) == [found.trials[0].codec]
+
+
+def test_a_single_plain_step_is_taken_to_be_noisy() -> None:
+    once = Timing.of([1.0])
+    assert not Timing(0.85, 0.0).is_less_than(once)
+    assert Timing(0.75, 0.0).is_less_than(once)
+    assert Timing.of([1.0, 1.2, 1.1]).noise == pytest.approx(0.43 * 0.2)

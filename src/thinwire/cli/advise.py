@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,7 +78,8 @@ def advise(
     if argv:
         from thinwire.planner.script import profile_of_script
 
-        found = profile_of_script(argv, steps, candidates)
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what the script prints is no JSON
+            found = profile_of_script(argv, steps, candidates)
     elif profile is not None:
         from thinwire.planner.reading import load_profile
 
