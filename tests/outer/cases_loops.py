@@ -169,6 +169,37 @@ def one_optimizer_has_one_handle(rank: int, ranks: int) -> None:
     assert "has outer steps already" in raised(lambda: thinwire.attach_outer(model, optimizer, every=2))
     handle.close()
     thinwire.attach_outer(model, optimizer, every=2).close()
+    first, second = sgd(model.first.parameters()), sgd([*model.second.parameters(), *model.last.parameters()])
+    handle = thinwire.attach_outer(model, [first, second], every=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the others are in none of its optimizers
+        assert "has outer steps already" in raised(lambda: thinwire.attach_outer(model, first, every=2))
+    handle.close()
+
+
+def one_scaler_serves_several_handles(rank: int, ranks: int) -> None:
+    """Those that stay go on counting skipped steps, whichever is closed first."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    models = [net() for _ in range(3)]
+    optimizers = [sgd(model.parameters()) for model in models]
+    handles = [
+        thinwire.attach_outer(model, optimizer, every=9, scaler=scaler)
+        for model, optimizer in zip(models, optimizers, strict=True)
+    ]
+
+    def skip() -> None:
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, rank, 0) * float("inf")).backward()
+            scaler.step(optimizer)
+        scaler.update()
+
+    skip()
+    for closed, steps in ((1, [2, 1, 2]), (0, [2, 1, 3]), (2, [2, 1, 3])):
+        handles[closed].close()
+        skip()
+        assert [handle.step for handle in handles] == steps
+    assert "step" not in vars(scaler)
 
 
 def metrics_are_logged_and_add_up(rank: int, ranks: int) -> None:
@@ -327,6 +358,7 @@ LOOPS = (
     after_close_a_rank_trains_alone,
     ranks_that_differ_are_found,
     one_optimizer_has_one_handle,
+    one_scaler_serves_several_handles,
     metrics_are_logged_and_add_up,
     drift_is_0_if_all_go_the_same_way_and_1_if_they_cancel,
     any_torch_optimizer_can_be_the_outer_one,

@@ -1,6 +1,7 @@
 """What several ranks do with outer steps; each function runs on every rank and asserts."""
 
 import copy
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -164,12 +165,24 @@ def what_cannot_work_is_refused(rank: int, ranks: int) -> None:
         ({"outer": "adam(lr=1)"}, "no outer optimizer 'adam'"),
         ({"outer": "sgd(rate=1)"}, "no option 'rate'"),
         ({"buffers": "sum"}, "buffers must be one of"),
+        ({"mix": True}, "mix"),
+        ({"check": "a"}, "check must be a whole number of at least 0; got 'a'"),
+        ({"check": True}, "check must be a whole number"),
+        ({"seed": 1.5}, "seed must be a whole number of at least 0; got 1.5"),
+        ({"measure_every": -1}, "measure_every must be a whole number of at least 0; got -1"),
+        ({"timeout": 5}, "timeout must be a datetime.timedelta above 0, or None; got 5"),
+        ({"timeout": timedelta(seconds=-1)}, "timeout must be a datetime.timedelta above 0"),
+        ({"scaler": True}, "scaler must be the loop's GradScaler; got True"),
+        ({"group": 3}, "group must be a ProcessGroup that has this rank, or a one-dimensional DeviceMesh; got 3"),
         ({"every": 2 + rank}, "the ranks disagree on the settings of outer steps"),
     ):
         arguments: dict[str, Any] = dict(options)
         assert words in raised(lambda: thinwire.attach_outer(model, optimizer, "none", **arguments)), words  # noqa: B023
     assert "averages gradients over ranks" in raised(lambda: thinwire.attach_outer(ddp(net()), optimizer))
     assert "no trained parameter" in raised(lambda: thinwire.attach_outer(net(), optimizer))
+    complex_model = nn.Linear(4, 4, dtype=torch.complex64)
+    assert "got torch.complex64" in raised(lambda: thinwire.attach_outer(complex_model, plain_sgd(complex_model)))
+    thinwire.attach_outer(model, optimizer, "none").close()  # what was refused left nothing behind
 
 
 def weights_that_are_not_finite_are_an_error_everywhere(rank: int, ranks: int) -> None:

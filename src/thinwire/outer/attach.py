@@ -11,16 +11,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.core.inputs import check_dense
+from thinwire.core.inputs import check_floats
 from thinwire.core.plan import PlanLike
 from thinwire.ddp.names import parameter_names
 from thinwire.errors import CodecError, WorldError
 from thinwire.outer.handle import OuterHandle
 from thinwire.outer.optimizers import OuterLike
-from thinwire.outer.settings import BUFFERS, OuterSettings
+from thinwire.outer.settings import BUFFERS, OuterSettings, check_count
 from thinwire.outer.steps import check_free
 from thinwire.outer.weights import local
-from thinwire.worlds.group import process_group
+from thinwire.worlds.group import Group, process_group
 
 
 def attach_outer(
@@ -90,13 +90,22 @@ def attach_outer(
     settings = OuterSettings.of(codec, given)
     if buffers not in BUFFERS:
         raise CodecError(f"buffers must be one of {', '.join(BUFFERS)}; got {buffers!r}.")
-    if check < 0:
-        raise CodecError(f"check must be at least 0; got {check}.")
+    for name, count in (("seed", seed), ("check", check), ("measure_every", measure_every)):
+        check_count(name, count)
+    if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
+        raise CodecError(f"timeout must be a datetime.timedelta above 0, or None; got {timeout!r}.")
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        raise CodecError(f"scaler must be the loop's GradScaler; got {scaler!r}.")
     if not isinstance(model, nn.Module):
         raise CodecError(f"attach_outer needs a torch.nn.Module; got {type(model).__name__}.")
     optimizers = _optimizers(optimizer)
-    check_free(optimizers[-1])
+    check_free(optimizers)
     where = process_group(group)
+    if where is not None and not isinstance(where, dist.ProcessGroup):
+        raise CodecError(
+            f"group must be a ProcessGroup that has this rank, or a one-dimensional DeviceMesh; got {where!r}."
+        )
+    Group(where)  # refuses processes without torch.distributed
     _check_model(model, where)
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     return OuterHandle(
@@ -184,5 +193,5 @@ def _trained(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> l
             stacklevel=3,
         )
     for name, parameter in trained:
-        check_dense(f"the parameter {name}", local(parameter))
+        check_floats(f"the parameter {name}", local(parameter))
     return trained

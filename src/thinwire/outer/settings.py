@@ -16,6 +16,12 @@ _NAME = re.compile(r"\s*([A-Za-z-]+)\s*(?:\(|$)")
 BUFFERS = ("average", "broadcast", "local")
 
 
+def check_count(name: str, value: Any, least: int = 0) -> None:
+    """Refuse what is no whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise CodecError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class OuterSettings:
     """When the ranks exchange what, and what they do with the result; `attach_outer` explains every field."""
@@ -29,9 +35,7 @@ class OuterSettings:
 
     def __post_init__(self) -> None:
         for name, least in (("every", 1), ("fragments", 1), ("overlap", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise CodecError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+            check_count(name, getattr(self, name), least)
         if self.fragments > self.every:
             raise CodecError(
                 f"fragments={self.fragments} cannot each be sent once in every={self.every} steps, one in a step;"
@@ -43,7 +47,7 @@ class OuterSettings:
                 " last exchange was applied."
             )
         mix: Any = self.mix
-        if not isinstance(mix, (int, float)) or not math.isfinite(mix) or not 0.0 < mix <= 1.0:
+        if not isinstance(mix, (int, float)) or isinstance(mix, bool) or not math.isfinite(mix) or not 0.0 < mix <= 1.0:
             raise CodecError(
                 f"mix, the weight of what the ranks agreed on, must be above 0 and at most 1; got {self.mix!r}."
             )

@@ -35,9 +35,14 @@ class Anchors:
 
     @torch.no_grad()
     def differences(self, which: Sequence[int]) -> list[Tensor]:
-        """Anchor minus weights: what an inner optimizer has done, as a gradient."""
-        weights = self.weights
-        return [self.values[at] - weights[at].to(self.values[at].dtype) for at in which]
+        """Anchor minus weights: what an inner optimizer has done, as a gradient.
+
+        Of weights in bf16 it is the rounded anchor, with which they began: the anchor keeps what rounding cut off.
+        """
+        weights, values = self.weights, self.values
+        return [
+            values[at].to(weights[at].dtype).to(values[at].dtype) - weights[at].to(values[at].dtype) for at in which
+        ]
 
     @torch.no_grad()
     def apply(self, which: Sequence[int], means: Sequence[Tensor], mix: float) -> None:
