@@ -307,6 +307,34 @@ def other_numbers_of_ranks_go_on(rank: int, ranks: int) -> None:
         resumed.close()
 
 
+def a_larger_number_of_ranks_goes_on(rank: int, ranks: int) -> None:
+    """What rank 0 saved alone while an exchange was under way is loaded by all; no residual is lost."""
+    options: dict[str, Any] = {"every": 2, "overlap": 1, "outer": "sgd(lr=1)"}
+    alone, saved = dist.new_group([0]), [None, None]
+    if rank == 0:
+        model = net()
+        optimizer = sgd(model.parameters())
+        handle = thinwire.attach_outer(model, optimizer, "topk(density=0.1)", group=alone, **options)
+        train(model, rank, range(2), optimizer)
+        saved = [copy.deepcopy(handle.full_state_dict()), copy.deepcopy(model.state_dict())]
+        handle.close()
+    dist.broadcast_object_list(saved)
+    model = net()
+    resumed = thinwire.attach_outer(model, sgd(model.parameters()), "topk(density=0.1)", **options)
+    model.load_state_dict(saved[1])  # type: ignore[arg-type]
+    resumed.load_state_dict(saved[0])  # type: ignore[arg-type]
+    assert resumed.step == 2
+    moved = flat(model).double()
+    before = torch.cat([value.flatten() for value in saved[0]["outer"]["anchors"].values()]).double()  # type: ignore[index]
+    resumed.use("none")  # delivers residuals
+    resumed.synchronize()  # applies what was under way, which leaves nothing else to send but the residual
+    assert_same_everywhere(flat(model))
+    # sgd(lr=1) without a codec: all that rank 0 had moved by has arrived
+    torch.testing.assert_close(flat(model).double(), moved, rtol=0, atol=1e-5)
+    assert float((before - moved).abs().max()) > 1e-3
+    resumed.close()
+
+
 def weights_of_another_rank_are_told(rank: int, ranks: int) -> None:
     model = net()
     optimizer = sgd(model.parameters())
@@ -364,6 +392,7 @@ LOOPS = (
     any_torch_optimizer_can_be_the_outer_one,
     a_slow_rank_only_delays,
     other_numbers_of_ranks_go_on,
+    a_larger_number_of_ranks_goes_on,
     weights_of_another_rank_are_told,
     what_accelerate_and_lightning_wrap_is_found,
 )

@@ -164,6 +164,7 @@ def what_cannot_work_is_refused(rank: int, ranks: int) -> None:
         ({"mix": 0.0}, "mix"),
         ({"outer": "adam(lr=1)"}, "no outer optimizer 'adam'"),
         ({"outer": "sgd(rate=1)"}, "no option 'rate'"),
+        ({"outer": torch.optim.LBFGS}, "outer cannot be LBFGS"),
         ({"buffers": "sum"}, "buffers must be one of"),
         ({"mix": True}, "mix"),
         ({"check": "a"}, "check must be a whole number of at least 0; got 'a'"),

@@ -37,6 +37,8 @@ def make_outer(outer: OuterLike, anchors: list[Tensor]) -> torch.optim.Optimizer
     made = outer(anchors)
     if not isinstance(made, torch.optim.Optimizer):
         raise CodecError(f"outer must make a torch.optim.Optimizer; it made a {type(made).__name__}.")
+    if isinstance(made, torch.optim.LBFGS):
+        raise CodecError("outer cannot be LBFGS, which needs a closure; an outer step has one gradient and no loss.")
     held = [id(p) for group in made.param_groups for p in group["params"]]
     if sorted(held) != sorted(map(id, anchors)):
         raise CodecError(
