@@ -62,7 +62,8 @@ def data_of(task: Task, source: str) -> tuple[Task, Data]:
 
 def train(task: Task, text: str, seed: int, steps: int, data: Data) -> Run:
     """Train once, and evaluate on the way; where the chain has momentum, SGD has none."""
-    line, recipe = task.lines[text], replace(task.recipe, seed=seed, steps=steps)
+    line = task.lines[text]
+    recipe = replace(task.recipe, seed=seed, steps=steps, lr=line.lr * task.recipe.lr)
     trained = (
         _rounds(task, line, text, recipe, data) if line.outer is not None else _steps(task, line, text, recipe, data)
     )
@@ -94,7 +95,8 @@ def chain_of(task: Task, text: str) -> str | None:
     if line is None:
         return None
     exchanged = Plan.parse(line.plan or text) if line.outer is None else line.outer
-    return f"{exchanged}{f', {line.adam}' if line.adam is not None else ''}"
+    rate = f", learning rate x {line.lr:g}" if line.lr != 1.0 else ""
+    return f"{exchanged}{f', {line.adam}' if line.adam is not None else ''}{rate}"
 
 
 def commit_of(folder: Path) -> str | None:

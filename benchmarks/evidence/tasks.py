@@ -17,6 +17,7 @@ class Line:
     plan: Any = None
     outer: OuterSettings | None = None
     adam: Variant | None = None
+    lr: float = 1.0  # factor of the task's learning rate
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ def everywhere(kind: str, codec: str) -> Line:
     return Line(kind, {"rules": [{"match": "*", "codec": codec, "small": True}]})
 
 
-def outer(preset: str, kind: str = "", **given: Any) -> Line:
-    return Line(kind, outer=OuterSettings.of(preset, given))
+def outer(preset: str, kind: str = "", lr: float = 1.0, **given: Any) -> Line:
+    return Line(kind, outer=OuterSettings.of(preset, given), lr=lr)
 
 
 IWP = "iwp(density=1/64, mask_nodes=1)"
@@ -128,6 +129,9 @@ _TRIED: Mapping[str, Line] = {
     "none, learning rate x 3": tried("none", Variant(lr=3.0)),
     "powersgd(rank=4), tables and head qsgd(bits=4)": spared("powersgd(rank=4)"),
 }
+# SparseLoCo with more of the elements, shorter rounds and a momentum of the outer steps, as tuned for this model.
+_SIGNS = "feedback(decay=0.95) | topk(density=1/16, chunk=4096) | sign"
+_NESTEROV = "nesterov(lr=1, momentum=0.5)"
 _ROUNDS: Mapping[str, Line] = {
     "none": Line(),
     "diloco, every=15": outer("diloco", every=15),
@@ -145,6 +149,8 @@ _ROUNDS: Mapping[str, Line] = {
     "diloco, every=50, qsgd(bits=2)": outer("qsgd(bits=2)", every=50),
     "sparseloco, every=15": outer("sparseloco", every=15),
     "diloco, every=400": outer("diloco", every=400),
+    f"{_SIGNS}, every=7, {_NESTEROV}, learning rate x 2": outer(_SIGNS, every=7, outer=_NESTEROV, lr=2.0),
+    "none, learning rate x 2": Line("tried", "none", lr=2.0),
 }
 
 _SMALL_GPT = Recipe(
