@@ -20,7 +20,7 @@ from benchmarks.evidence.runs import (
     read_runs,
     train,
 )
-from benchmarks.evidence.tasks import TASKS
+from benchmarks.evidence.tasks import TASKS, Line, outer
 from thinwire import Codec, Plan, __version__
 from thinwire_lab.recipes.data import load_images
 
@@ -76,6 +76,7 @@ def test_a_run_tells_what_it_was_made_with() -> None:
     tried = provenance(TASKS["text"], "topk(density=1/64), learning rate x 3")
     assert "lr=3.0" in str(tried["chain"])  # a variant of Adam is part of it
     assert "every=15" in str(provenance(TASKS["rounds"], "diloco, every=15")["chain"])
+    assert str(provenance(TASKS["rounds"], "none, learning rate x 2")["chain"]).endswith("learning rate x 2")
 
 
 def test_every_line_of_the_tables_is_one() -> None:
@@ -127,6 +128,20 @@ def test_a_short_training_with_outer_steps_counts_rounds(text: str, least: float
     task = replace(task, recipe=replace(task.recipe, test_limit=4, batch=1), ranks=2)
     run = train(task, text, 0, 15, data)
     assert least <= run.ratio <= most
+
+
+def test_a_line_has_its_own_learning_rate(tmp_path: Path) -> None:
+    source = tmp_path / "text.txt"
+    source.write_text("a text that repeats itself. " * 400)
+    task, data = data_of(TASKS["rounds"], str(source))
+    for exchange in (Line(plan="none"), outer("localsgd", every=2)):
+        recipe = replace(task.recipe, test_limit=4, batch=1, context=8)
+        few = replace(
+            task, recipe=recipe, ranks=2, lines={"a": exchange, "b": replace(exchange, lr=2.0), "c": exchange}
+        )
+        twice = replace(few, recipe=replace(recipe, lr=2 * recipe.lr))
+        assert train(few, "b", 0, 2, data).final == train(twice, "c", 0, 2, data).final
+        assert train(few, "a", 0, 2, data).final != train(few, "b", 0, 2, data).final
 
 
 @pytest.mark.timeout(120)
