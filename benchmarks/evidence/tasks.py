@@ -44,8 +44,8 @@ def everywhere(kind: str, codec: str) -> Line:
     return Line(kind, {"rules": [{"match": "*", "codec": codec, "small": True}]})
 
 
-def outer(preset: str, kind: str = "", lr: float = 1.0, **given: Any) -> Line:
-    return Line(kind, outer=OuterSettings.of(preset, given), lr=lr)
+def outer(codec: Any, kind: str = "", lr: float = 1.0, **given: Any) -> Line:
+    return Line(kind, outer=OuterSettings.of(codec, given), lr=lr)
 
 
 IWP = "iwp(density=1/64, mask_nodes=1)"
@@ -131,6 +131,7 @@ _TRIED: Mapping[str, Line] = {
 }
 # SparseLoCo with more of the elements, shorter rounds and a momentum of the outer steps, as tuned for this model.
 _SIGNS = "feedback(decay=0.95) | topk(density=1/16, chunk=4096) | sign"
+_FEW_SIGNS = "feedback(decay=0.95) | topk(density=1/64, chunk=4096) | sign"
 _NESTEROV = "nesterov(lr=1, momentum=0.5)"
 _ROUNDS: Mapping[str, Line] = {
     "none": Line(),
@@ -150,6 +151,9 @@ _ROUNDS: Mapping[str, Line] = {
     "sparseloco, every=15": outer("sparseloco", every=15),
     "diloco, every=400": outer("diloco", every=400),
     f"{_SIGNS}, every=7, {_NESTEROV}, learning rate x 2": outer(_SIGNS, every=7, outer=_NESTEROV, lr=2.0),
+    f"{_FEW_SIGNS}, small tensors too, every=11, {_NESTEROV}, learning rate x 3": outer(
+        everywhere("", _FEW_SIGNS).plan, every=11, outer=_NESTEROV, lr=3.0
+    ),
     "none, learning rate x 2": Line("tried", "none", lr=2.0),
 }
 
