@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
 
 import thinwire
 from tests.fsdp.cases import (
@@ -327,3 +328,34 @@ def a_mesh_is_taken_for_a_group(rank: int, folder: Path) -> None:
         assert p.grad is not None
         assert q.grad is not None
         assert torch.equal(p.grad, q.grad)
+
+
+class Repeated(nn.Module):
+    """Blocks that are computed again in backward passes of their own, which autograd runs inside of the outer one."""
+
+    def __init__(self, nested_only: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 131), nn.ReLU(), nn.Linear(131, 32)) for _ in range(2))
+        self.last = nn.Identity() if nested_only else nn.Linear(32, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=True)
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+@case
+def reentrant_checkpointing_is_one_step(rank: int, folder: Path) -> None:
+    for replicas in (2, 1):
+        for nested_only in (False, True):
+            model = Repeated(nested_only)
+            for block in model.blocks:
+                fully_shard(block, mesh=mesh(replicas))
+            fully_shard(model, mesh=mesh(replicas))
+            handle = thinwire.attach(model, "qsgd(bits=8)")
+            for step in range(2):
+                loss_of(lambda x: model(x.requires_grad_()), rank, step).backward()  # noqa: B023
+                assert last_of(handle).step == step
+            assert handle.step == 2
+            assert last_of(handle).parameters == len(handle.plan)
+            handle.close()

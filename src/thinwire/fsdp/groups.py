@@ -134,6 +134,24 @@ class ParameterGroup:
             self.mesh_info.replicate_process_group = replicas
 
 
+class Passes:
+    """The backward passes of a model as FSDP counts them: one, whatever activation checkpointing repeats inside."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._states = [*dict.fromkeys(_states(model))]
+        for state in self._states:
+            _expect(state, "_root_post_backward_final_callback")
+
+    def follow(self, ended: Callable[[], None]) -> None:
+        """Call `ended` when FSDP has done with a pass."""
+        for state in self._states:
+            state._root_post_backward_final_callback = _then(state._root_post_backward_final_callback, ended)
+
+    def restore(self) -> None:
+        for state in self._states:
+            state.__dict__.pop("_root_post_backward_final_callback", None)
+
+
 def parameter_groups(model: nn.Module) -> list[ParameterGroup]:
     """All parameter groups of a model, in the order of its modules."""
     names = {id(p): name for name, p in parameter_names(model)}
@@ -170,16 +188,28 @@ def unknown_torch(what: str) -> WorldError:
     )
 
 
-def _inner_groups(model: nn.Module) -> Iterator[Any]:
+def _then(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def both() -> None:
+        first()
+        second()
+
+    return both
+
+
+def _states(model: nn.Module) -> Iterator[Any]:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             _expect(module, "_get_fsdp_state")
-            state = module._get_fsdp_state()
-            if hasattr(state, "_fsdp_param_groups"):
-                yield from state._fsdp_param_groups
-            else:  # torch 2.9
-                _expect(state, "_fsdp_param_group")
-                yield from [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+            yield module._get_fsdp_state()
+
+
+def _inner_groups(model: nn.Module) -> Iterator[Any]:
+    for state in _states(model):
+        if hasattr(state, "_fsdp_param_groups"):
+            yield from state._fsdp_param_groups
+        else:  # torch 2.9
+            _expect(state, "_fsdp_param_group")
+            yield from [state._fsdp_param_group] if state._fsdp_param_group is not None else []
 
 
 def _expect(owner: Any, *names: str) -> None:

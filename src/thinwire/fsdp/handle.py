@@ -19,7 +19,7 @@ from thinwire.ddp.handle import Handle
 from thinwire.ddp.reduction import check_reduction
 from thinwire.errors import WorldError
 from thinwire.fsdp.checkpoint import ShardedCheckpoints
-from thinwire.fsdp.groups import Mesh, ParameterGroup, unknown_torch
+from thinwire.fsdp.groups import Mesh, ParameterGroup, Passes, unknown_torch
 from thinwire.fsdp.replicas import ReplicaGroup, is_sum
 from thinwire.fsdp.steps import Steps
 from thinwire.worlds.distributed import Distributed
@@ -68,11 +68,13 @@ class FSDPHandle(ShardedCheckpoints, Handle):
         self._steps = Steps(self.engine, self._reducing, self._world, check=check, scaler=scaler, replicas=ranks)
         self._callbacks = self._steps.callbacks
         self._callbacks.watch(model)
+        self._passes = Passes(model)
         self._current: tuple[ParameterGroup, Sequence[tuple[str, Any]]] | None = None
         self._calls = 0
         self._failure: Exception | None = None
         self._warn(stacklevel=6)
         self._enter()
+        self._passes.follow(self._steps.on_pass)
 
     def _engine(self, plan: Plan, seed: int, start: int) -> Engine:
         return Engine.of(plan, self._layout, seed, start)
@@ -122,6 +124,7 @@ class FSDPHandle(ShardedCheckpoints, Handle):
     def _leave(self) -> None:
         for group in self._groups:
             group.restore(self._mesh.replicas)
+        self._passes.restore()
 
     def _on_group(self, group: ParameterGroup) -> Callable[[], None]:
         """FSDP begins to reduce a group; the returned function checks that it came here to do so."""

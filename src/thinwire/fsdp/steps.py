@@ -38,7 +38,7 @@ class Steps:
         self.callbacks = StepCallbacks()
         self.failure: WorldError | None = None
         self._everyone, self._scaler, self._ranks = everyone, scaler, replicas
-        self._pass = -1  # the backward pass of the step
+        self._passes: set[int] = set()  # the backward passes of the step: several, if some run inside of others
         self._seconds = 0.0
         self._fingerprint = Fingerprint()
 
@@ -76,17 +76,30 @@ class Steps:
 
     def _begin(self) -> None:
         current = torch._C._current_graph_task_id()
-        if current == self._pass:
+        if current in self._passes:
             return
-        self._pass, self._seconds = current, 0.0
-        if self._scaler is not None:
-            self.engine.rescale(float(self._scaler.get_scale()))
-        # a callback of the first one runs after those of all roots, in which FSDP may reduce groups
-        run = torch.autograd.Variable._execution_engine.queue_callback
-        run(lambda: run(self._end))
+        if not self._passes:
+            self._seconds = 0.0
+            if self._scaler is not None:
+                self.engine.rescale(float(self._scaler.get_scale()))
+        self._passes.add(current)
+        if current != -1:  # FSDP under pipelining reduces after backward passes
+            # a callback of the first one runs after those of all roots, in which FSDP may reduce groups
+            run = torch.autograd.Variable._execution_engine.queue_callback
+            run(lambda: run(self._end))
+
+    def on_pass(self) -> None:
+        """FSDP has ended a backward pass of one of its roots; others may follow in the same one."""
+        if torch._C._current_graph_task_id() == -1:
+            self._end()
+        else:
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
     def _end(self) -> None:
-        self._pass = -1
+        # reentrant activation checkpointing runs a backward pass inside of a function of another, which goes on
+        if not self._passes or torch._C._current_autograd_node() is not None:
+            return
+        self._passes.clear()
         if self._checks():
             try:
                 self._fingerprint.compare(self.world, self.engine.step)
