@@ -47,8 +47,30 @@ def test_accelerate_saves_and_restores(accelerator: Any, tmp_path: Path) -> None
     handle.engine.step = 0
     accelerator.load_state(str(tmp_path))
     assert handle.step == 3
-    with pytest.raises(thinwire.WorldError, match="already saves the state of one thinwire handle"):
+    with pytest.raises(thinwire.WorldError, match=r"already saves the state of one thinwire handle; .* close\(\)"):
         attach(accelerator, model, "qsgd")
+    with pytest.raises(thinwire.WorldError, match=r"needs the Accelerator first; got Sequential\. Write"):
+        attach(model, accelerator, "qsgd")
+    handle.close()
+    again = attach(accelerator, model, "topk(density=0.05)")
+    accelerator.load_state(str(tmp_path))
+    assert (again.step, handle.step) == (3, 3)
+    again.engine.step = 8
+    accelerator.save_state(str(tmp_path / "again"))
+    assert torch.load(tmp_path / "again" / "thinwire-0.pt", weights_only=True)["step"] == 8
+    again.close()
+
+
+def test_accelerate_counts_the_steps_of_an_accumulation(accelerator: Any) -> None:
+    from thinwire.integrations.accelerate import attach
+
+    accelerator.gradient_accumulation_steps = 2
+    model, data = accelerator.prepare(net(), batches())
+    handle = attach(accelerator, model, "qsgd")
+    for x, y in data:
+        with accelerator.accumulate(model):
+            accelerator.backward(nn.functional.cross_entropy(model(x), y))
+    assert handle.step == 2  # of two batches, and of the last one
     handle.close()
 
 
@@ -67,7 +89,7 @@ def test_lightning_trains_logs_and_restores(tmp_path: Path) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    def fit(epochs: int, start: str | None) -> Any:
+    def fit(epochs: int, start: str | None, accumulated: int = 1) -> Any:
         options = {
             "logger": False,
             "enable_progress_bar": False,
@@ -76,8 +98,9 @@ def test_lightning_trains_logs_and_restores(tmp_path: Path) -> None:
         }
         callback = ThinwireCallback("topk(density=0.05)")
         trainer = lightning.Trainer(
-            accelerator="cpu", devices=1, max_epochs=epochs, default_root_dir=tmp_path, callbacks=[callback], **options
-        )
+            accelerator="cpu", devices=1, max_epochs=epochs, default_root_dir=tmp_path, callbacks=[callback],
+            accumulate_grad_batches=accumulated, **options,
+        )  # fmt: skip
         trainer.fit(Net(), batches(), ckpt_path=start, weights_only=start and True)
         return trainer
 
@@ -89,6 +112,9 @@ def test_lightning_trains_logs_and_restores(tmp_path: Path) -> None:
     trainer = fit(2, str(tmp_path / "saved.ckpt"))
     trainer.save_checkpoint(tmp_path / "end.ckpt")
     assert torch.load(tmp_path / "end.ckpt", weights_only=True)["callbacks"]["ThinwireCallback"]["step"] == 6
+    fit(2, None, accumulated=2).save_checkpoint(tmp_path / "accumulated.ckpt")
+    saved = torch.load(tmp_path / "accumulated.ckpt", weights_only=True)["callbacks"]["ThinwireCallback"]
+    assert saved["step"] == 4  # of three batches in each epoch
 
 
 def test_fabric_hands_its_module_to_attach() -> None:
@@ -110,11 +136,11 @@ def test_the_trainer_of_transformers_logs_and_restores(tmp_path: Path) -> None:
     tokens = torch.randint(64, (16, 16), generator=torch.Generator().manual_seed(0))
     data = [{"input_ids": row, "labels": row} for row in tokens]
 
-    def train(steps: int, start: str | None) -> Any:
+    def train(steps: int, start: str | None, accumulated: int = 1) -> Any:
         torch.manual_seed(0)
         options = transformers.TrainingArguments(
             output_dir=str(tmp_path), max_steps=steps, per_device_train_batch_size=4, save_steps=2, logging_steps=1,
-            use_cpu=True, report_to=[], disable_tqdm=True,
+            use_cpu=True, report_to=[], disable_tqdm=True, gradient_accumulation_steps=accumulated,
         )  # fmt: skip
         trainer = transformers.Trainer(transformers.GPT2LMHeadModel(config), options, train_dataset=data)
         trainer.add_callback(ThinwireCallback(trainer, "topk(density=0.05)"))
@@ -126,3 +152,5 @@ def test_the_trainer_of_transformers_logs_and_restores(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "checkpoint-2" / "thinwire-0.pt", weights_only=True)["step"] == 2
     train(4, str(tmp_path / "checkpoint-2"))
     assert torch.load(tmp_path / "checkpoint-4" / "thinwire-0.pt", weights_only=True)["step"] == 4
+    train(2, None, accumulated=2)
+    assert torch.load(tmp_path / "checkpoint-2" / "thinwire-0.pt", weights_only=True)["step"] == 2

@@ -22,6 +22,7 @@ class StepCallbacks:
 
     def __init__(self) -> None:
         self.functions: list[Callback] = []
+        self.closed = False
         self._due: deque[tuple[Callback, StepMetrics]] = deque()
         self._training_thread = threading.get_ident()
         self._forward_hook: Any = None
@@ -43,6 +44,7 @@ class StepCallbacks:
 
     def close(self) -> None:
         """Call what is still due: no later call would do it."""
+        self.closed = True
         if self._forward_hook is not None:
             self._forward_hook.remove()
         self._training_thread = threading.get_ident()

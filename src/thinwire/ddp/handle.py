@@ -112,6 +112,11 @@ class Handle(Checkpoints, ABC):
         Residuals stay, and the new codec delivers them.
         """
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._callbacks.closed
+
     @abstractmethod
     def close(self) -> None:
         """End the threads and destroy their groups; the model cannot be trained with this handle afterwards."""

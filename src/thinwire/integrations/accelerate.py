@@ -6,6 +6,7 @@ from torch import nn
 
 from thinwire.core.plan import PlanLike
 from thinwire.ddp.handle import Handle
+from thinwire.ddp.single_handle import SingleHandle
 from thinwire.dispatch import attach as attach_model
 from thinwire.errors import WorldError
 from thinwire.integrations.rank_files import read_state, write_state
@@ -27,14 +28,27 @@ def attach(accelerator: Any, model: nn.Module, plan: PlanLike, **options: Any) -
         The handle of `thinwire.attach`. Call its `close` when training ends.
 
     Raises:
-        WorldError: The model is not what `prepare` returned, or this accelerator has a handle already.
+        WorldError: The model is not what `prepare` returned, or this accelerator has another handle that is in use.
     """
-    if getattr(accelerator, "_thinwire", False):
+    if not hasattr(accelerator, "register_save_state_pre_hook"):
         raise WorldError(
-            "this accelerator already saves the state of one thinwire handle; use one accelerator a model."
+            f"attach needs the Accelerator first; got {type(accelerator).__name__}. Write"
+            " thinwire.integrations.accelerate.attach(accelerator, model, plan)."
+        )
+    earlier: tuple[Handle, list[Any]] | None = getattr(accelerator, "_thinwire", None)
+    if earlier is not None and not earlier[0].closed:
+        raise WorldError(
+            "this accelerator already saves the state of one thinwire handle; use one accelerator a model, or call"
+            " close() of that handle first."
         )
     handle = attach_model(model, plan, **{"scaler": accelerator.scaler, **options})
-    accelerator._thinwire = True
-    accelerator.register_save_state_pre_hook(lambda models, weights, folder: write_state(handle, folder))
-    accelerator.register_load_state_pre_hook(lambda models, folder: read_state(handle, folder))
+    if isinstance(handle, SingleHandle):
+        handle.count_when(lambda: bool(accelerator.sync_gradients))
+    for hook in earlier[1] if earlier is not None else ():
+        hook.remove()
+    hooks = [
+        accelerator.register_save_state_pre_hook(lambda models, weights, folder: write_state(handle, folder)),
+        accelerator.register_load_state_pre_hook(lambda models, folder: read_state(handle, folder)),
+    ]
+    accelerator._thinwire = (handle, hooks)
     return handle

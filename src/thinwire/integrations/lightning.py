@@ -6,6 +6,7 @@ from lightning.pytorch import Callback
 
 from thinwire.core.plan import PlanLike
 from thinwire.ddp.handle import Handle
+from thinwire.ddp.single_handle import SingleHandle
 from thinwire.dispatch import attach
 
 
@@ -23,6 +24,7 @@ class ThinwireCallback(Callback):
     def __init__(self, plan: PlanLike, **options: Any) -> None:
         self.plan, self.options = plan, options
         self.handle: Handle | None = None
+        self._batch = 0  # of the epoch
         self._saved: dict[str, Any] | None = None  # by an earlier run, until there is a handle to load it
         self._ended: dict[str, Any] | None = None  # the state with which training ended
 
@@ -30,9 +32,17 @@ class ThinwireCallback(Callback):
         """The model has just been wrapped; Lightning restored the callbacks before that."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self.handle = attach(trainer.strategy.model, self.plan, **{"scaler": scaler, **self.options})
+        if isinstance(self.handle, SingleHandle):
+            self.handle.count_when(
+                lambda: trainer.is_last_batch or (self._batch + 1) % trainer.accumulate_grad_batches == 0
+            )
         if self._saved is not None:
             self.handle.load_state_dict(self._saved)
             self._saved = None
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Note which batches Lightning accumulates."""
+        self._batch = batch_idx
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the figures of the last step."""

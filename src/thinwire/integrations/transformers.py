@@ -8,6 +8,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from thinwire.core.plan import PlanLike
 from thinwire.ddp.handle import Handle
+from thinwire.ddp.single_handle import SingleHandle
 from thinwire.dispatch import attach
 from thinwire.integrations.rank_files import read_state, write_state
 
@@ -36,6 +37,8 @@ class ThinwireCallback(TrainerCallback):
         self._close()
         scaler = self.trainer.accelerator.scaler
         self.handle = attach(self.trainer.model_wrapped, self.plan, **{"scaler": scaler, **self.options})
+        if isinstance(self.handle, SingleHandle):
+            self.handle.count_when(lambda: bool(self.trainer.accelerator.sync_gradients))
         if self._folder is not None:
             read_state(self.handle, self._folder)
 
