@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.plan import Plan, PlanLike
 from thinwire.ddp.advice import check_optimizer
+from thinwire.ddp.arguments import check_arguments
 from thinwire.ddp.handle import Handle
 from thinwire.ddp.hook import attach_ddp
 from thinwire.ddp.models import check_whole, unwrapped
@@ -20,6 +21,18 @@ from thinwire.ddp.single_handle import SingleHandle
 from thinwire.errors import CodecError, WorldError
 from thinwire.planner.auto import choose_for
 from thinwire.planner.auto_settings import AutoSettings
+
+# Objects of frameworks that are no models, by their package, and the line that they need.
+_FRONT_ENDS = {
+    ("accelerate",): "handle = thinwire.integrations.accelerate.attach(accelerator, model, plan) after prepare",
+    ("lightning", "pytorch_lightning"): (
+        "Trainer(callbacks=[thinwire.integrations.lightning.ThinwireCallback(plan)]); with Fabric, attach to what"
+        " fabric.setup returned for the model"
+    ),
+    ("transformers",): (
+        "trainer.add_callback(thinwire.integrations.transformers.ThinwireCallback(trainer, plan)) before train()"
+    ),
+}
 
 
 def attach(
@@ -85,9 +98,6 @@ def attach(
         0
     """
     check_optimizer(optimizer)
-    for name, value, least in (("start", start, 0), ("check", check, 0), ("lanes", 1 if lanes is None else lanes, 1)):
-        if value < least:
-            raise CodecError(f"{name} must be at least {least}; got {value}.")
     inner = unwrapped(model)
     auto = AutoSettings.of(plan)
     parsed = check_reduction(reduction, Plan.parse("none" if auto is not None else plan))  # type: ignore[arg-type]
@@ -103,6 +113,7 @@ def attach(
         "optimizer": optimizer,
         "reduction": reduction,
     }
+    check_arguments(options)
     handle = _attached(model, inner, parsed, local_size, options)
     if isinstance(handle, SingleHandle):
         warnings.warn(
@@ -147,7 +158,7 @@ def _check_alone(model: Any, inner: Any) -> None:
     """Refuse what is not a plain module in a world of one process, and say what to write."""
     kind = type(model).__name__
     if not isinstance(inner, nn.Module):
-        raise WorldError(f"attach needs a DistributedDataParallel model; got {kind}.")
+        raise WorldError(f"attach needs a DistributedDataParallel model; got {kind}. {_line_for(model)}")
     if type(inner).__module__.startswith("deepspeed"):
         raise WorldError(
             f"{kind} averages gradients by itself, and DeepSpeed has no place for a codec; train with"
@@ -168,6 +179,15 @@ def _check_alone(model: Any, inner: Any) -> None:
     ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else _started()
     if ranks > 1:
         raise WorldError(f"attach needs a DistributedDataParallel model; got {kind} on {ranks} ranks. {_way(inner)}")
+
+
+def _line_for(given: Any) -> str:
+    """What to write instead of `attach`, for what is no module."""
+    root = type(given).__module__.partition(".")[0]
+    for front, line in _FRONT_ENDS.items():
+        if root in front:
+            return f"Write {line}."
+    return "Write handle = thinwire.attach(model, 'qsgd') with model = DistributedDataParallel(net)."
 
 
 def _started() -> int:

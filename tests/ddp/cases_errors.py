@@ -50,9 +50,14 @@ def models_that_cannot_work_are_refused(rank: int, ranks: int, folder: Path) -> 
     sparse = ddp(nn.Sequential(nn.Embedding(64, 32, sparse=True)))
     with pytest.raises(WorldError, match="0 has sparse gradients, which thinwire cannot send; use sparse=False"):
         thinwire.attach(sparse, "qsgd")
-    for option in ("start", "check", "lanes"):
-        with pytest.raises(thinwire.CodecError, match=f"{option} must be at least"):
-            thinwire.attach(ddp(net()), "qsgd", **{option: -1})  # type: ignore[arg-type]
+    for option in ("start", "check", "lanes", "measure_every"):
+        for value in (-1, 1.5, "2", True):
+            with pytest.raises(thinwire.CodecError, match=rf"{option} must be a whole number of at least \d.*; got"):
+                thinwire.attach(ddp(net()), "qsgd", **{option: value})  # type: ignore[arg-type]
+    others = {"seed": 1.5, "headroom": "yes", "scaler": 2.0, "timeout": 60}
+    for option, wrong in others.items():
+        with pytest.raises(thinwire.CodecError, match=f"{option} must be .*; got "):
+            thinwire.attach(ddp(net()), "qsgd", **{option: wrong})  # type: ignore[arg-type]
     with pytest.raises(thinwire.CodecError, match="known are"):
         thinwire.attach(ddp(net()), "qsdg")
 

@@ -13,11 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.core.inputs import check_floats
 from thinwire.core.plan import PlanLike
+from thinwire.ddp.arguments import check_arguments
 from thinwire.ddp.names import parameter_names
 from thinwire.errors import CodecError, WorldError
 from thinwire.outer.handle import OuterHandle
 from thinwire.outer.optimizers import OuterLike
-from thinwire.outer.settings import BUFFERS, OuterSettings, check_count
+from thinwire.outer.settings import BUFFERS, OuterSettings
 from thinwire.outer.steps import check_free
 from thinwire.outer.weights import local
 from thinwire.worlds.group import Group, process_group
@@ -90,12 +91,9 @@ def attach_outer(
     settings = OuterSettings.of(codec, given)
     if buffers not in BUFFERS:
         raise CodecError(f"buffers must be one of {', '.join(BUFFERS)}; got {buffers!r}.")
-    for name, count in (("seed", seed), ("check", check), ("measure_every", measure_every)):
-        check_count(name, count)
-    if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
-        raise CodecError(f"timeout must be a datetime.timedelta above 0, or None; got {timeout!r}.")
-    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
-        raise CodecError(f"scaler must be the loop's GradScaler; got {scaler!r}.")
+    check_arguments(
+        {"seed": seed, "check": check, "scaler": scaler, "timeout": timeout, "measure_every": measure_every}
+    )
     if not isinstance(model, nn.Module):
         raise CodecError(f"attach_outer needs a torch.nn.Module; got {type(model).__name__}.")
     optimizers = _optimizers(optimizer)
