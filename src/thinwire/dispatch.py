@@ -26,8 +26,8 @@ from thinwire.planner.auto_settings import AutoSettings
 _FRONT_ENDS = {
     ("accelerate",): "handle = thinwire.integrations.accelerate.attach(accelerator, model, plan) after prepare",
     ("lightning", "pytorch_lightning"): (
-        "Trainer(callbacks=[thinwire.integrations.lightning.ThinwireCallback(plan)]); with Fabric, attach to what"
-        " fabric.setup returned for the model"
+        "Trainer(callbacks=[thinwire.integrations.lightning.ThinwireCallback(plan)]); with Fabric, attach to the model"
+        " that fabric.setup returned"
     ),
     ("transformers",): (
         "trainer.add_callback(thinwire.integrations.transformers.ThinwireCallback(trainer, plan)) before train()"

@@ -74,12 +74,12 @@ def wrappers_without_a_ddp_model_are_refused(rank: int, ranks: int, folder: Path
         ):
             thinwire.attach(wrapped, "qsgd")
     with pytest.raises(
-        WorldError, match=r"got str\. Write handle = thinwire\.attach\(model, 'qsgd'\) with model = Dist"
+        WorldError, match=r"got str\. Write handle = thinwire\.attach\(model, 'qsgd'\) with"
     ):
         thinwire.attach("model", "qsgd")  # type: ignore[arg-type]
     kind = type("Accelerator", (), {"__module__": "accelerate.accelerator"})
     with pytest.raises(
-        WorldError, match=r"got Accelerator\. Write handle = thinwire\.integrations\.accelerate\.attach"
+        WorldError, match=r"got Accelerator\. Write handle = thinwire\.integrations\.acc"
     ):
         thinwire.attach(kind(), "qsgd")
 

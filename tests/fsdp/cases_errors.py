@@ -110,8 +110,8 @@ def parameters_that_were_replaced_are_found(rank: int, folder: Path) -> None:
 def another_operation_is_refused(rank: int, folder: Path) -> None:
     assert is_sum(ReduceOp(ReduceOp.SUM))
     assert not is_sum(ReduceOp(ReduceOp.AVG))
-    for op in (ReduceOp.MAX, ReduceOp.PREMUL_SUM):
-        with pytest.raises(WorldError, match=r"asks for the reduction .*; leave out set_gradient_divide_factor"):
+    for op, name in ((ReduceOp(ReduceOp.MAX), "MAX"), (ReduceOp.PREMUL_SUM, "PREMUL_SUM")):
+        with pytest.raises(WorldError, match=rf"asks for the reduction {name}, .*; leave out set_gradient_divide_factor"):
             is_sum(op)
 
 
