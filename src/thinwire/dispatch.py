@@ -205,7 +205,10 @@ def _way(model: nn.Module) -> str:
         )
     accelerate = sys.modules.get("accelerate")
     if accelerate is not None and accelerate.PartialState._shared_state:
-        return "With Accelerate write model = accelerator.prepare(model) first, and attach to what it returns."
+        said = "With Accelerate write model = accelerator.prepare(model) first, and attach to what it returns."
+        if "transformers.trainer" in sys.modules:
+            said += f" With the Trainer of transformers write {_FRONT_ENDS['transformers',]}."
+        return said
     first = "" if dist.is_initialized() else "torch.distributed.init_process_group(), then "
     return (
         f"Write {first}model = DistributedDataParallel(model) first, or use"

@@ -73,14 +73,10 @@ def wrappers_without_a_ddp_model_are_refused(rank: int, ranks: int, folder: Path
             WorldError, match=r"attach needs a DistributedDataParallel model; got \w+ on 2 ranks\. Write model ="
         ):
             thinwire.attach(wrapped, "qsgd")
-    with pytest.raises(
-        WorldError, match=r"got str\. Write handle = thinwire\.attach\(model, 'qsgd'\) with"
-    ):
+    with pytest.raises(WorldError, match=r"got str\. Write handle = thinwire\.attach\(model, 'qsgd'\) with"):
         thinwire.attach("model", "qsgd")  # type: ignore[arg-type]
     kind = type("Accelerator", (), {"__module__": "accelerate.accelerator"})
-    with pytest.raises(
-        WorldError, match=r"got Accelerator\. Write handle = thinwire\.integrations\.acc"
-    ):
+    with pytest.raises(WorldError, match=r"got Accelerator\. Write handle = thinwire\.integrations\.acc"):
         thinwire.attach(kind(), "qsgd")
 
 

@@ -111,7 +111,7 @@ def another_operation_is_refused(rank: int, folder: Path) -> None:
     assert is_sum(ReduceOp(ReduceOp.SUM))
     assert not is_sum(ReduceOp(ReduceOp.AVG))
     for op, name in ((ReduceOp(ReduceOp.MAX), "MAX"), (ReduceOp.PREMUL_SUM, "PREMUL_SUM")):
-        with pytest.raises(WorldError, match=rf"asks for the reduction {name}, .*; leave out set_gradient_divide_factor"):
+        with pytest.raises(WorldError, match=rf"asks for the reduction {name}, .*; leave out set_gradient"):
             is_sum(op)
 
 

@@ -154,3 +154,18 @@ def test_the_trainer_of_transformers_logs_and_restores(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "checkpoint-4" / "thinwire-0.pt", weights_only=True)["step"] == 4
     train(2, None, accumulated=2)
     assert torch.load(tmp_path / "checkpoint-2" / "thinwire-0.pt", weights_only=True)["step"] == 2
+
+
+def test_the_trainer_and_the_plan_in_the_wrong_order_are_named() -> None:
+    pytest.importorskip("transformers")
+    from thinwire.integrations.transformers import ThinwireCallback
+
+    with pytest.raises(thinwire.WorldError, match=r"needs the Trainer first; got str\. Write trainer\.add_callback"):
+        ThinwireCallback("qsgd", "trainer")
+
+
+def test_a_plain_model_beside_a_trainer_is_told_both_lines(accelerator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers").Trainer  # noqa: B018  # loads its module
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(thinwire.WorldError, match=r"prepare\(model\) first.*ThinwireCallback\(trainer, plan"):
+        thinwire.attach(net(), "qsgd")

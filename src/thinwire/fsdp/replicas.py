@@ -36,6 +36,6 @@ def is_sum(op: Any) -> bool:
     if op == dist.ReduceOp.AVG:
         return False
     raise WorldError(
-        f"FSDP asks for the reduction {getattr(op, 'op', op).name}, which thinwire cannot take of compressed gradients; leave out"
-        " set_gradient_divide_factor, or also call set_force_sum_reduction_for_comms(True)."
+        f"FSDP asks for the reduction {getattr(op, 'op', op).name}, which thinwire cannot take of compressed gradients;"
+        " leave out set_gradient_divide_factor, or also call set_force_sum_reduction_for_comms(True)."
     )

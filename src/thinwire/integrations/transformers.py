@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from thinwire.core.plan import PlanLike
 from thinwire.ddp.handle import Handle
 from thinwire.ddp.single_handle import SingleHandle
 from thinwire.dispatch import attach
+from thinwire.errors import WorldError
 from thinwire.integrations.rank_files import read_state, write_state
 
 
@@ -26,6 +27,11 @@ class ThinwireCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: Any, plan: PlanLike, **options: Any) -> None:
+        if not isinstance(trainer, Trainer):
+            raise WorldError(
+                f"ThinwireCallback needs the Trainer first; got {type(trainer).__name__}. Write"
+                " trainer.add_callback(ThinwireCallback(trainer, plan))."
+            )
         self.trainer, self.plan, self.options = trainer, plan, options
         self.handle: Handle | None = None
         self._folder: str | None = None
