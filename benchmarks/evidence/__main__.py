@@ -1,6 +1,7 @@
 """Trains at the papers' own settings and at gentler ones, and writes docs/results/evidence.jsonl and evidence.md.
 
 python -m benchmarks.evidence --images cifar10-20k.npz --text state-of-the-union.txt.xz [--tasks text] [--seeds 0]
+python -m benchmarks.evidence --table    (trains nothing, prints the short table of the README from the file)
 
 Runs that are in the file already are not repeated, so the command can be stopped and started again. All seeds of one
 codec come after the first seed of all codecs. Two of these commands can work on one file at the same time, with other
@@ -14,7 +15,8 @@ import torch
 
 from benchmarks.evidence.page import page
 from benchmarks.evidence.runs import add_run, data_of, is_done, read_runs, train
-from benchmarks.evidence.tasks import TASKS
+from benchmarks.evidence.table import table
+from benchmarks.evidence.tasks import TASKS, shorter
 
 
 def main() -> None:
@@ -26,7 +28,11 @@ def main() -> None:
     options.add_argument("--steps", type=int, help="steps of every run in place of the task's own")
     options.add_argument("--only", nargs="+", help="codecs of the table; all unless given")
     options.add_argument("-o", "--output", type=Path, default=Path("docs/results/evidence.jsonl"))
+    options.add_argument("--table", action="store_true", help="only print the short table of the runs in the file")
     chosen = options.parse_args()
+    if chosen.table:
+        print(table(read_runs(chosen.output)))
+        return
     sources = {"images": chosen.images, "text": chosen.text}
     for key in chosen.tasks:
         kind = TASKS[key].data
@@ -42,13 +48,18 @@ def main() -> None:
 def measure(key: str, source: str, seed: int, chosen: argparse.Namespace) -> None:
     """Train what is not in the file yet, and write the page after each run."""
     task, data = data_of(TASKS[key], source)
-    steps = chosen.steps or task.steps
-    for codec in chosen.only or task.lines:
+    full = chosen.steps or task.steps
+    lines = [(codec, full) for codec in chosen.only or task.lines]
+    if ("none", full) in lines:
+        lines += [("none", steps) for steps in shorter(full)]
+    for codec, steps in lines:
         if is_done(read_runs(chosen.output), key, codec, seed, steps):
             continue
         run = train(task, codec, seed, steps, data)
         add_run(chosen.output, run)
-        print(f"{key} {codec} seed {seed}: {run.final:.4f}, {run.ratio:.1f} times fewer bytes", flush=True)
+        print(
+            f"{key} {codec} seed {seed}, {steps} steps: {run.final:.4f}, {run.ratio:.1f} times fewer bytes", flush=True
+        )
         chosen.output.with_suffix(".md").write_text(page(read_runs(chosen.output), "python -m benchmarks.evidence"))
 
 

@@ -63,7 +63,8 @@ def data_of(task: Task, source: str) -> tuple[Task, Data]:
 def train(task: Task, text: str, seed: int, steps: int, data: Data) -> Run:
     """Train once, and evaluate on the way; where the chain has momentum, SGD has none."""
     line = task.lines[text]
-    recipe = replace(task.recipe, seed=seed, steps=steps, lr=line.lr * task.recipe.lr)
+    warmup = min(task.recipe.warmup, max(1, steps // 4))
+    recipe = replace(task.recipe, seed=seed, steps=steps, warmup=warmup, lr=line.lr * task.recipe.lr)
     trained = (
         _rounds(task, line, text, recipe, data) if line.outer is not None else _steps(task, line, text, recipe, data)
     )
@@ -163,6 +164,13 @@ def add_run(path: Path, run: Run) -> None:
 def is_stale(run: Run) -> bool:
     """Whether what its name stands for has changed since; a run that does not say what it was made with is kept."""
     return run.chain is not None and run.task in TASKS and run.chain != chain_of(TASKS[run.task], run.codec)
+
+
+def age(runs: Sequence[Run]) -> str:
+    """A word on runs whose codec stands for another chain now, or of which that is not known."""
+    if any(is_stale(run) for run in runs):
+        return "made with other defaults"
+    return "" if all(run.chain for run in runs) else "made with unknown defaults"
 
 
 def is_done(runs: Sequence[Run], task: str, codec: str, seed: int, steps: int) -> bool:

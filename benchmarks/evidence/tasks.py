@@ -39,6 +39,11 @@ class Task:
 PAPER, GENTLE = Line("paper"), Line("gentle")
 
 
+def shorter(steps: int) -> list[int]:
+    """Lengths of the uncompressed runs with which a codec is compared at equal bytes."""
+    return sorted({max(1, round(steps / 2**halved)) for halved in range(1, 7)} - {steps})
+
+
 def everywhere(kind: str, codec: str) -> Line:
     """This codec for vectors and short tensors too, which otherwise stay uncompressed."""
     return Line(kind, {"rules": [{"match": "*", "codec": codec, "small": True}]})
@@ -59,6 +64,7 @@ _IMAGES: Mapping[str, Line] = {
     "qsgd(bits=4)": GENTLE,
     "iwp(density=1/16)": GENTLE,
     "fftsgd(theta=0.7, mantissa=6)": GENTLE,
+    "gradiveq(ratio=8, travel='qsgd(bits=8)')": GENTLE,
 }
 _TEXT: Mapping[str, Line] = {
     "none": Line(),
@@ -72,6 +78,9 @@ _TEXT: Mapping[str, Line] = {
     "alq(bits=3)": GENTLE,
     "powersgd(rank=16)": GENTLE,
     "topk(density=0.15) | rangefloat(bits=8, mantissa=4)": GENTLE,
+    "iwp(density=1/16)": GENTLE,
+    "fftsgd(theta=0.7, mantissa=6)": GENTLE,
+    "gradiveq(ratio=8, travel='qsgd(bits=8)')": GENTLE,
 }
 _CHAIN = "topk(density=1/64)"
 _MOMENTUM = "momentum(beta=0.9, masking=false)"
@@ -84,10 +93,8 @@ _OTHERS: Mapping[str, Line] = {
     "powersgd(rank=4)": Line(),
     "powersgd(rank=8)": Line(),
     "iwp": Line(),
-    "iwp(density=1/16)": Line(),
     "scalecom": Line(),
     "dgc(momentum=0, warmup=150)": Line(),
-    "gradiveq(ratio=8, travel='qsgd(bits=8)')": Line(),
     _CHAIN: Line(),
 }
 

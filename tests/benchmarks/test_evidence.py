@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.evidence.__main__ import main
 from benchmarks.evidence.adam import AdamVariant, Variant
-from benchmarks.evidence.page import at_bytes, page
+from benchmarks.evidence.figures import Plain
+from benchmarks.evidence.page import page
 from benchmarks.evidence.runs import (
     Run,
     add_run,
@@ -20,7 +22,8 @@ from benchmarks.evidence.runs import (
     read_runs,
     train,
 )
-from benchmarks.evidence.tasks import TASKS, Line, outer
+from benchmarks.evidence.table import table
+from benchmarks.evidence.tasks import TASKS, Line, outer, shorter
 from thinwire import Codec, Plan, __version__
 from thinwire_lab.recipes.data import load_images
 
@@ -30,9 +33,18 @@ def made(codec: str, seed: int, final: float, sent: float = 100.0, steps: int = 
     return Run(task="text", codec=codec, seed=seed, steps=steps, ratio=1.0, curve=curve)
 
 
-def test_figures_at_equal_bytes_lie_on_the_curve() -> None:
-    run = made("none", 0, 1.0)
-    assert [at_bytes(run, sent) for sent in (10, 50, 75, 100, 500)] == [3.0, 3.0, 2.0, 1.0, 1.0]
+def test_figures_at_equal_bytes_are_those_of_shorter_uncompressed_runs() -> None:
+    runs = [made("none", 0, 1.0, 400.0, 40), made("none", 0, 2.0, 100.0), made("none", 0, 3.0, 25.0, 2)]
+    plain = Plain.of([*runs, made("none", 1, 0.0, 400.0, 40), made("none", 2, 0.0, 25.0, 2)], "text", 40)
+    assert [plain.at_bytes(0, sent) for sent in (10, 25, 50, 100, 200, 400, 500)] == pytest.approx(
+        [3.0, 3.0, 2.5, 2.0, 1.5, 1.0, 1.0]
+    )
+    assert plain.at_bytes(1, 100) is None  # the shorter runs of another seed are not taken
+
+
+def test_shorter_runs_halve_the_steps() -> None:
+    assert shorter(1500) == [23, 47, 94, 188, 375, 750]
+    assert shorter(1) == []
 
 
 def test_runs_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -48,11 +60,49 @@ def test_the_page_tells_seeds_and_steps_and_marks_what_loses() -> None:
     text = page(runs, "command")
     assert "shorter than the 1,500 steps" in text
     unknown = "made with unknown defaults"
-    assert f"| `topk(density=0.01)` | {unknown} | 1.0 × | 2.000 | **−1.000** | −1.000 | 1 |" in text
-    assert f"| `qsgd` | {unknown} | 1.0 × | 1.010 | −0.010 | −0.010 | 1 |" in text
+    assert f"| `topk(density=0.01)` | {unknown} | 1.0 × | 2.000 | **−1.000** |  | 1 |" in text
+    assert f"| `qsgd` | {unknown} | 1.0 × | 1.010 | −0.010 |  | 1 |" in text
     assert "Made by: 4 runs with a version that was not recorded." in text
     assert page(runs[2:], "command").count("\n## ") == 1  # nothing to compare with, only the list of what is missing
-    assert "- ResNet on CIFAR-10, SGD with momentum 0.9: 0 of 9 lines have been run, 0 with 3 seeds." in text
+    assert "- ResNet on CIFAR-10, SGD with momentum 0.9: 0 of 10 lines have been run, 0 with 3 seeds; 0 of 18" in text
+
+
+def test_the_page_compares_at_equal_bytes_with_a_shorter_run_that_has_no_table_of_its_own() -> None:
+    runs = [made("none", 0, 1.0, 400.0), made("none", 0, 1.5, 100.0, 2)]
+    text = page([*runs, made("qsgd", 0, 1.25, 200.0), made("topk(density=0.01)", 0, 2.0)], "command")
+    assert "| 1.0 × | 1.250 | **−0.250** | +0.000 | 1 |" in text
+    assert "| 1.0 × | 2.000 | **−1.000** | **−0.500** | 1 |" in text
+    assert text.count("| codec |") == 1
+
+
+def test_the_short_table_sets_images_beside_text_and_says_what_is_missing() -> None:
+    steps = {key: TASKS[key].steps for key in ("images", "text")}
+    plain = [made("none", seed, 1.0 + seed / 100, steps=steps["text"]) for seed in (0, 1, 2)]
+    shorter_runs = [made("none", seed, 3.0, 50.0, steps["text"] // 2) for seed in (0, 1, 2)]
+    good = [made("qsgd(bits=4)", seed, 1.01 + seed / 100, 50.0, steps["text"]) for seed in (0, 1, 2)]
+    bad = made("gradiveq(ratio=8)", 1, 2.0, 100.0, steps["text"])
+    ignored = [made("qsgd", 0, 0.5, steps=steps["text"]), made("nuqsgd(bits=4)", 0, 0.5)]
+    text = table([*plain, *shorter_runs, *good, bad, *ignored])
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")][1:]
+    none, system, gentle = rows
+    assert none == ["uncompressed", "`none`", "–", "–", "–", "1.0 ×", "1.010 ± 0.010", ""]
+    lost = ["1.0 ×", "**2.000 (1 of 3 seeds)**", "**−0.990**"]
+    assert system == ["GradiVeQ, paper's setting", "`gradiveq(ratio=8)`", "–", "–", "–", *lost]
+    assert gentle == ["NUQSGD, gentler", "`qsgd(bits=4)`", "–", "–", "–", "1.0 ×", "1.020 ± 0.010", "+1.980"]
+    assert "Not run: images (nothing to compare with), text `gradiveq(ratio=8, travel=" in text
+    assert "text `nuqsgd(bits=4)`" in text  # its only run is shorter than the table's
+    assert "Made with other or unknown defaults: text `gradiveq(ratio=8)`, text `qsgd(bits=4)`." in text
+
+
+def test_the_command_prints_the_table_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "evidence.jsonl"
+    add_run(path, made("none", 0, 1.0, steps=TASKS["text"].steps))
+    monkeypatch.setattr("sys.argv", ["benchmarks.evidence", "--table", "-o", str(path)])
+    main()
+    assert capsys.readouterr().out.strip() == table(read_runs(path)).strip()
+    assert not path.with_suffix(".md").exists()
 
 
 def test_a_run_whose_codec_stands_for_another_chain_now_is_made_again_and_replaces_it(tmp_path: Path) -> None:
