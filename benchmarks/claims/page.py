@@ -42,7 +42,7 @@ def _circumstances(about: Mapping[str, Any]) -> str:
 def claims_table(findings: Sequence[Finding]) -> str:
     """A row for each claim, with the command that measures it alone."""
     rows = [
-        [c.paper, c.claim, c.reported, c.measured, c.verdict, f"`claims --only {finding.key}`"]
+        [c.paper, c.claim, c.reported, c.measured, c.verdict, f"`python -m benchmarks.claims --only {finding.key}`"]
         for finding in findings
         for c in finding.claims
     ]

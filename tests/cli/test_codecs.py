@@ -118,8 +118,10 @@ def test_an_explanation_counts_the_bytes_of_the_codec() -> None:
 
 
 def test_an_explanation_warns_users_of_adam_of_biased_chains() -> None:
-    assert "with Adam  costs more loss" in invoke("topk(density=1/64)")
-    assert "with Adam  as with SGD" in invoke("qsgd")
+    for biased in ("topk(density=1/64)", "signsgd"):
+        assert "with Adam  most biased chains lost more" in invoke(biased)
+    for harmless in ("qsgd", "bf16", "none"):  # unbiased, or rounded to a shorter float
+        assert "with Adam  nothing arrives late" in invoke(harmless)
 
 
 def test_an_explanation_shows_the_cut() -> None:
