@@ -162,7 +162,7 @@ def add_run(path: Path, run: Run) -> None:
 
 
 def is_stale(run: Run) -> bool:
-    """Whether what its name stands for has changed since; a run that does not say what it was made with is kept."""
+    """Whether what its name stands for has changed since; unknown, hence false, of a run that does not say its chain."""
     return run.chain is not None and run.task in TASKS and run.chain != chain_of(TASKS[run.task], run.codec)
 
 
@@ -174,6 +174,6 @@ def age(runs: Sequence[Run]) -> str:
 
 
 def is_done(runs: Sequence[Run], task: str, codec: str, seed: int, steps: int) -> bool:
-    """Whether the file has this run, made with the chain that the codec stands for today."""
+    """Whether the file has this run, and says that it was made with the chain that the codec stands for today."""
     mine = [r for r in runs if (r.task, r.codec, r.seed, r.steps) == (task, codec, seed, steps)]
-    return any(not is_stale(run) for run in mine)
+    return any(run.chain is not None and not is_stale(run) for run in mine)

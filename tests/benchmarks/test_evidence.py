@@ -48,11 +48,11 @@ def test_shorter_runs_halve_the_steps() -> None:
 
 
 def test_runs_are_read_as_they_were_written(tmp_path: Path) -> None:
-    path, run = tmp_path / "evidence.jsonl", made("qsgd", 1, 2.0)
+    path, run = tmp_path / "evidence.jsonl", replace(made("qsgd(bits=4)", 1, 2.0), chain="qsgd(bits=4)")
     add_run(path, run)
     assert read_runs(path) == [run]
-    assert is_done(read_runs(path), "text", "qsgd", 1, 10)
-    assert not is_done(read_runs(path), "text", "qsgd", 2, 10)
+    assert is_done(read_runs(path), "text", "qsgd(bits=4)", 1, 10)
+    assert not is_done(read_runs(path), "text", "qsgd(bits=4)", 2, 10)
 
 
 def test_the_page_tells_seeds_and_steps_and_marks_what_loses() -> None:
@@ -108,7 +108,7 @@ def test_the_command_prints_the_table_of_a_file(
 def test_a_run_whose_codec_stands_for_another_chain_now_is_made_again_and_replaces_it(tmp_path: Path) -> None:
     path, key = tmp_path / "evidence.jsonl", ("text", "fftsgd(theta=0.85)", 0, 10)
     old = replace(made(key[1], 0, 2.0), chain="fft | topk(density=0.15, dial=true) | rangefloat(bits=10)")
-    assert is_done([replace(old, chain=None)], *key)  # nothing is known against it
+    assert not is_done([replace(old, chain=None)], *key)  # nothing is known of it
     assert not is_done([old], *key)
     assert "| paper's setting, made with other defaults |" in page([made("none", 0, 1.0), old], "command")
     fresh = replace(made(key[1], 0, 1.5), chain=chain_of(TASKS["text"], key[1]))

@@ -17,7 +17,7 @@ TRAVELS = {
 }
 
 WITH_ADAM = {
-    False: "nothing arrives late or in bursts; of the chains measured with AdamW, such ones of 3 bits and more lost least",
+    False: "nothing arrives late or in bursts: such chains of 3 bits and more lost least where AdamW trained",
     True: "most biased chains lost more than qsgd(bits=4) and alq(bits=3): compare with these, or take"
     " outer steps (thinwire.attach_outer)",
 }
