@@ -162,7 +162,7 @@ def add_run(path: Path, run: Run) -> None:
 
 
 def is_stale(run: Run) -> bool:
-    """Whether what its name stands for has changed since; unknown, hence false, of a run that does not say its chain."""
+    """Whether what its name stands for has changed since; false where a run does not say its chain."""
     return run.chain is not None and run.task in TASKS and run.chain != chain_of(TASKS[run.task], run.codec)
 
 
