@@ -94,7 +94,7 @@ def convergence_text(path: Path) -> str:
     made = f"thinwire {about.get('thinwire', 'of an unknown version')}, {about.get('date', 'at an unknown date')}"
     told = f"Made by `python benchmarks/convergence.py` ({made}), not by the command of this page."
     if not counted:
-        told += " Ratios are left out: that version counted each tensor alone, while DDP sends them together, in fewer bytes."
+        told += " Ratios are left out: that version counted each tensor alone, and DDP sends fewer bytes."
     return f"{told} Final test accuracy, means over seeds:\n\n{table(Figures('', header, rows))}"
 
 
