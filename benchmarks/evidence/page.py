@@ -67,7 +67,9 @@ def _section(task: Task, steps: int, runs: Sequence[Run]) -> list[str]:
     for codec in dict.fromkeys([*task.lines, *(run.codec for run in mine)]):
         if (figures := compare(task, codec, runs, plain, steps)) is not None:
             lines.append(_row(task, codec, figures))
-    told = f"{task.told} {steps:,} steps, seeds {', '.join(map(str, sorted(plain.full)))}.{short}"
+    recipe = task.recipe
+    rate = f"Learning rate {recipe.lr:g}, falling as a cosine after a warm-up of {recipe.warmup} steps."
+    told = f"{task.told} {rate} {steps:,} steps, seeds {', '.join(map(str, sorted(plain.full)))}.{short}"
     return [f"## {task.title}: {steps:,} steps", told, "\n".join(lines), f"Made by: {_made_with(mine)}."]
 
 
