@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from benchmarks.evidence.runs import read_runs
+from benchmarks.evidence.table import SYSTEMS, table
 from tests.docs.pages import ROOT
 from thinwire import Codec
 
@@ -53,6 +55,13 @@ def test_the_figures_with_adamw_are_those_of_the_evidence() -> None:
     shown = [row for table in tables for row in table if codes(row[0])]  # not the heads of further tables
     for name, ratio, figure, *_ in shown:
         assert (ratio, figure) in found[codes(name)[0]], name
+
+
+def test_rows_of_the_short_table_in_readme_are_those_that_the_command_prints() -> None:
+    printed = table(read_runs(ROOT / "docs" / "results" / "evidence.jsonl")).splitlines()
+    begins = tuple(f"| {system}, " for system in SYSTEMS)
+    assert any(line.startswith(begins) for line in printed)
+    assert {line for line in README.splitlines() if line.startswith(begins)} <= set(printed)
 
 
 def ratio_of(codec: str) -> float:
