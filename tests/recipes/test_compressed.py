@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.distributed.processes import run_ranks
-from thinwire import Codec, attach
+from thinwire import Codec, StepMetrics, attach
 from thinwire.core.reducers import choose_reduction
 from thinwire.core.spec import Spec
 from thinwire_lab.recipes.compressed import CompressedAverage
@@ -56,13 +56,14 @@ def bytes_of_ddp(rank: int, ranks: int) -> list[list[int]]:
     sent = []
     for codec in CODECS:
         model = DistributedDataParallel(small_resnet(), broadcast_buffers=False)
-        handle, seen = attach(model, codec, measure_every=0), []
-        handle.on_step.append(lambda figures, seen=seen: seen.append(figures.bytes_sent))
+        handle = attach(model, codec, measure_every=0)
+        seen: list[StepMetrics] = []
+        handle.on_step.append(seen.append)
         for step in range(3):
             model.zero_grad()
             loss_of(model, rank, step).backward()
         handle.close()
-        sent.append(seen)
+        sent.append([figures.bytes_sent for figures in seen])
     return sent
 
 
@@ -75,7 +76,9 @@ def test_the_simulator_sends_as_many_bytes_as_ddp() -> None:
         weights = {name: p.detach() for name, p in model.named_parameters()}
         for step, sent in enumerate(seen):
             gradients = [
-                dict(zip(weights, torch.autograd.grad(loss_of(model, rank, step), model.parameters()), strict=True))
+                dict(
+                    zip(weights, torch.autograd.grad(loss_of(model, rank, step), list(model.parameters())), strict=True)
+                )
                 for rank in range(ranks)
             ]
             average(gradients, weights)
