@@ -71,7 +71,7 @@ def bytes_of_ddp(rank: int, ranks: int) -> list[list[int]]:
 @pytest.mark.timeout(300)
 def test_the_simulator_sends_as_many_bytes_as_ddp() -> None:
     ranks = 2
-    for codec, seen in zip(CODECS, run_ranks(ranks, bytes_of_ddp)[0], strict=True):
+    for codec, seen in zip(CODECS, run_ranks(ranks, bytes_of_ddp, seconds=270)[0], strict=True):
         model, average, before = small_resnet(), CompressedAverage(codec, ranks), 0
         weights = {name: p.detach() for name, p in model.named_parameters()}
         for step, sent in enumerate(seen):
