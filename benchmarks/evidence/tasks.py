@@ -162,6 +162,7 @@ _ROUNDS: Mapping[str, Line] = {
         everywhere("", _FEW_SIGNS).plan, every=11, outer=_NESTEROV, lr=3.0
     ),
     "none, learning rate x 2": Line("tried", "none", lr=2.0),
+    "none, learning rate x 3": Line("tried", "none", lr=3.0),
 }
 
 _SMALL_GPT = Recipe(

@@ -310,7 +310,8 @@ def other_numbers_of_ranks_go_on(rank: int, ranks: int) -> None:
 def a_larger_number_of_ranks_goes_on(rank: int, ranks: int) -> None:
     """What rank 0 saved alone while an exchange was under way is loaded by all; no residual is lost."""
     options: dict[str, Any] = {"every": 2, "overlap": 1, "outer": "sgd(lr=1)"}
-    alone, saved = dist.new_group([0]), [None, None]
+    alone = dist.new_group([0])
+    saved: list[Any] = [None, None]
     if rank == 0:
         model = net()
         optimizer = sgd(model.parameters())
@@ -321,11 +322,11 @@ def a_larger_number_of_ranks_goes_on(rank: int, ranks: int) -> None:
     dist.broadcast_object_list(saved)
     model = net()
     resumed = thinwire.attach_outer(model, sgd(model.parameters()), "topk(density=0.1)", **options)
-    model.load_state_dict(saved[1])  # type: ignore[arg-type]
-    resumed.load_state_dict(saved[0])  # type: ignore[arg-type]
+    model.load_state_dict(saved[1])
+    resumed.load_state_dict(saved[0])
     assert resumed.step == 2
     moved = flat(model).double()
-    before = torch.cat([value.flatten() for value in saved[0]["outer"]["anchors"].values()]).double()  # type: ignore[index]
+    before = torch.cat([value.flatten() for value in saved[0]["outer"]["anchors"].values()]).double()
     resumed.use("none")  # delivers residuals
     resumed.synchronize()  # applies what was under way, which leaves nothing else to send but the residual
     assert_same_everywhere(flat(model))
