@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 U32 = np.uint32
 LANE = np.arange(32)
-TOGETHER = ("shfl", "redux", "ldmatrix", "vote")
+TOGETHER = ("shfl", "redux", "ldmatrix", "stmatrix", "vote")
 
 
 class Fault(Exception):
@@ -26,7 +26,7 @@ def expect_whole_warps(run: Run, op: str) -> None:
 
 def together(run: Run, op: str, parts: list[str], a: list[str], types: dict[str, Any]) -> None:
     expect_whole_warps(run, op)
-    if parts[0] == "ldmatrix":
+    if parts[0] in ("ldmatrix", "stmatrix"):
         matrix(run, op, parts, a)
     elif op == "vote.sync.ballot.b32":
         votes = run.predicate_of(a[1]).reshape(-1, 32).astype(np.uint64)
@@ -52,17 +52,20 @@ def shuffle(run: Run, parts: list[str], a: list[str]) -> None:
 
 
 def matrix(run: Run, op: str, parts: list[str], a: list[str]) -> None:
-    """Lanes 8i .. 8i + 7 give the rows of matrix i; lane t gets two numbers of row t // 4."""
+    """Lanes 8i .. 8i + 7 give the rows of matrix i; lane t gets, or gives, two numbers of row t // 4."""
+    loads = parts[0] == "ldmatrix"
+    place, data = (a[1], a[0]) if loads else (a[0], a[1])
     if parts[1:4] != ["sync", "aligned", "m8n8"] or parts[-2:] != ["shared", "b16"] or "trans" in parts:
         raise Fault(f"{op} is not emulated")
-    rows = run.address(a[1]).reshape(-1, 32)
+    rows = run.address(place).reshape(-1, 32)
     if (rows[run.on.reshape(-1, 32)] % 16).any():
         raise Fault(f"{op}: address not aligned")
-    for i, register in enumerate(r.strip() for r in a[0].strip("{} ").split(",")):
+    for i, register in enumerate(r.strip() for r in data.strip("{} ").split(",")):
         at = (rows[:, 8 * i + LANE // 4] + LANE % 4 * 4).reshape(-1)
-        value = np.zeros(run.count, U32)
-        run.touch_shared(op, at, value, True, 4)
-        run.put(register, value)
+        value = np.zeros(run.count, U32) if loads else run.get(register, U32)
+        run.touch_shared(op, at, value, loads, 4)
+        if loads:
+            run.put(register, value)
 
 
 def add_atomically(run: Run, op: str, parts: list[str], a: list[str]) -> None:
