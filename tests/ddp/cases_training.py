@@ -227,5 +227,5 @@ def the_dial_reaches_the_stages(rank: int, ranks: int, folder: Path) -> None:
     assert last_of(handle).codecs[chain].bytes_sent > 2 * usual
     assert handle.state_dict()["dial"] == 0.5
     message = raised(lambda: setattr(handle, "dial", 2))
-    assert message == "CodecError: dial must be from 0 to 1; got 2."
+    assert message == "CodecError: dial must be a number from 0 to 1; got 2."
     handle.close()

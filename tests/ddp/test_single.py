@@ -79,6 +79,9 @@ def test_another_codec_can_be_used(handle_of: Any) -> None:
     assert {str(decision.codec) for decision in handle.plan} > {str(thinwire.Codec.parse("powersgd(rank=2)"))}
     with pytest.raises(thinwire.CodecError, match="known are"):
         handle.use("qsdg")
+    for wrong in (2, float("nan"), "half"):
+        with pytest.raises(thinwire.CodecError, match="dial must be a number from 0 to 1; got"):
+            handle.dial = wrong
 
 
 def test_the_state_of_several_ranks_goes_round(handle_of: Any) -> None:

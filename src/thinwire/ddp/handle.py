@@ -81,8 +81,8 @@ class Handle(Checkpoints, ABC):
 
     @dial.setter
     def dial(self, value: float) -> None:
-        if not 0.0 <= value <= 1.0:
-            raise CodecError(f"dial must be from 0 to 1; got {value}.")
+        if not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
+            raise CodecError(f"dial must be a number from 0 to 1; got {value!r}.")
         self.engine.dial = float(value)
 
     def metrics(self) -> StepMetrics | None:
