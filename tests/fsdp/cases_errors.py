@@ -125,6 +125,12 @@ def a_torch_without_these_attributes_is_refused(rank: int, folder: Path) -> None
         with pytest.raises(WorldError, match=rf"FSDP of torch .* has no \w+\.{name} .* would travel uncompressed"):
             thinwire.attach(model, "qsgd")
         setattr(owner, name, value)
+    states: Any = type(model._get_fsdp_state())
+    ends = states._root_post_backward_final_callback
+    del states._root_post_backward_final_callback
+    with pytest.raises(WorldError, match=r"FSDP of torch .* has no \w+\._root_post_backward_final_callback"):
+        thinwire.attach(model, "qsgd")
+    states._root_post_backward_final_callback = ends
     thinwire.attach(model, "qsgd").close()
 
 

@@ -51,6 +51,7 @@ class FSDPHandle(ShardedCheckpoints, Handle):
         reduction: str | None,
     ) -> None:
         self._groups, self._mesh, self._timeout, self._headroom = groups, mesh, timeout, headroom
+        self._passes = Passes(model)
         self._layout = [entry for group in groups for entry in group.layout()]
         self._trained = {name for group in groups for name, m in group.members if m.sharded_param.requires_grad}
         self._optimizer = optimizer
@@ -68,7 +69,6 @@ class FSDPHandle(ShardedCheckpoints, Handle):
         self._steps = Steps(self.engine, self._reducing, self._world, check=check, scaler=scaler, replicas=ranks)
         self._callbacks = self._steps.callbacks
         self._callbacks.watch(model)
-        self._passes = Passes(model)
         self._current: tuple[ParameterGroup, Sequence[tuple[str, Any]]] | None = None
         self._calls = 0
         self._failure: Exception | None = None
