@@ -81,8 +81,9 @@ class Handle(Checkpoints, ABC):
 
     @dial.setter
     def dial(self, value: float) -> None:
-        if not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
-            raise CodecError(f"dial must be a number from 0 to 1; got {value!r}.")
+        given: Any = value
+        if not isinstance(given, (int, float)) or not 0.0 <= given <= 1.0:
+            raise CodecError(f"dial must be a number from 0 to 1; got {given!r}.")
         self.engine.dial = float(value)
 
     def metrics(self) -> StepMetrics | None:

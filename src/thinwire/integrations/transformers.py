@@ -32,11 +32,12 @@ class ThinwireCallback(TrainerCallback):
                 f"ThinwireCallback needs the Trainer first; got {type(trainer).__name__}. Write"
                 " trainer.add_callback(ThinwireCallback(trainer, plan))."
             )
-        self.trainer, self.plan, self.options = trainer, plan, options
+        self.trainer: Any = trainer
+        self.plan, self.options = plan, options
         self.handle: Handle | None = None
         self._folder: str | None = None
-        self._train, self._log = trainer.train, trainer.log
-        trainer.train, trainer.log = self._train_from, self._log_figures
+        self._train, self._log = self.trainer.train, self.trainer.log
+        self.trainer.train, self.trainer.log = self._train_from, self._log_figures
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The Trainer has wrapped the model and loaded its own checkpoint."""
