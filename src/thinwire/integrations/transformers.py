@@ -27,17 +27,16 @@ class ThinwireCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: Any, plan: PlanLike, **options: Any) -> None:
-        if not isinstance(trainer, Trainer):
+        if not issubclass(type(trainer), Trainer):  # isinstance would tell mypy that methods cannot be wrapped
             raise WorldError(
                 f"ThinwireCallback needs the Trainer first; got {type(trainer).__name__}. Write"
                 " trainer.add_callback(ThinwireCallback(trainer, plan))."
             )
-        self.trainer: Any = trainer
-        self.plan, self.options = plan, options
+        self.trainer, self.plan, self.options = trainer, plan, options
         self.handle: Handle | None = None
         self._folder: str | None = None
-        self._train, self._log = self.trainer.train, self.trainer.log
-        self.trainer.train, self.trainer.log = self._train_from, self._log_figures
+        self._train, self._log = trainer.train, trainer.log
+        trainer.train, trainer.log = self._train_from, self._log_figures
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The Trainer has wrapped the model and loaded its own checkpoint."""
