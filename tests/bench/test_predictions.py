@@ -44,7 +44,12 @@ def test_the_choice_is_right_if_it_is_nearly_the_fastest() -> None:
 
 
 def test_the_page_has_a_line_for_each_case_and_marks_misses(tmp_path: Path) -> None:
-    rows = [row("none", 0.1, 0.12), row("bf16", 0.1, 0.06), row("none", 0.2, 0.2, "none"), row("bf16", 0.1, 0.1, "none")]
+    rows = [
+        row("none", 0.1, 0.12),
+        row("bf16", 0.1, 0.06),
+        row("none", 0.2, 0.2, "none"),
+        row("bf16", 0.1, 0.1, "none"),
+    ]
     write_predictions(tmp_path / "p.md", rows, summed_up(rows))
     lines = (tmp_path / "p.md").read_text().splitlines()
     assert lines[0] == "| model | link | plain step | `none` | `bf16` |"

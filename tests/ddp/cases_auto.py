@@ -20,6 +20,11 @@ CHAIN = "topk(density=0.25)"
 DECIDED = 9 + 8  # steps until the decision, with one trial
 
 
+def measuring_always() -> Any:
+    """Whatever this machine is like, codecs are measured."""
+    return mock.patch.multiple(auto_look, _WORTH_MEASURING=-1.0, _WORTH_MEASURED=1e9, _WORTH_TRYING=1e9, _NEAR=1e9)
+
+
 @contextmanager
 def trials_of(chain: str) -> Iterator[None]:
     """Every look finds that this chain is worth a trial, and every trial that it is quicker."""
@@ -34,7 +39,7 @@ def trials_of(chain: str) -> Iterator[None]:
 def auto_measures_and_decides_alike(rank: int, ranks: int, folder: Path) -> None:
     model = ddp(net())
     handle = thinwire.attach(model, "auto(candidates='qsgd(bits=4); bf16')")
-    with mock.patch.multiple(auto_look, _WORTH_MEASURING=-1.0, _WORTH_TRYING=1e9, _NEAR=1e9):  # whatever this machine is like
+    with measuring_always():
         train(model, rank, range(40))
     (decision,) = handle.decisions
     assert {"none", "qsgd(bits=4)"} <= set(decision.predicted)
@@ -96,7 +101,7 @@ def a_failure_while_measuring_leaves_the_training_plain(rank: int, ranks: int, f
 
     model = ddp(net())
     handle = thinwire.attach(model, "auto(candidates='bf16')")
-    with mock.patch.multiple(auto_look, _WORTH_MEASURING=-1.0, _WORTH_TRYING=1e9, _NEAR=1e9):
+    with measuring_always():
         if rank == 1:
             with mock.patch.object(figures, "codec_figures", failing), pytest.warns(RuntimeWarning, match="rank 1"):
                 train(model, rank, range(12))

@@ -1,17 +1,20 @@
 """Profiles are measured over Gloo: equal on all ranks, with the bytes and rounds that training then has."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire
 from tests.distributed.processes import run_ranks
+from tests.planner.profiles import thin
 from thinwire.planner.choice import choose
 from thinwire.planner.link import measure_link
-from thinwire.planner.measure import measure
+from thinwire.planner.measure import fitted, measure
 from thinwire.planner.predict import predict
 from thinwire.planner.reading import read_profile
 from thinwire.planner.script import profile_of_script
@@ -81,3 +84,19 @@ def test_ranks_agree_on_a_profile_whose_bytes_are_those_of_training(tmp_path: Pa
     assert first["link"].bits_per_second > 0
     of_script = read_profile(first["script"])
     assert sorted(layer.shape for layer in of_script.model.layers) == [(64,), (64, 64)]
+
+
+@pytest.mark.parametrize("factor", [0.02, 1.0, 30.0])
+def test_a_link_of_a_wrong_bandwidth_is_fitted_to_the_plain_step(factor: float) -> None:
+    plain, given = predict(thin(), "none").step, thin()
+    found = fitted(replace(given, link=given.link.scaled(factor)), plain)
+    assert predict(found, "none").step == pytest.approx(plain, rel=0.02)
+    for codec in ("bf16", "qsgd(bits=4)"):
+        assert predict(found, codec).step == pytest.approx(predict(given, codec).step, rel=0.1)
+
+
+def test_a_link_of_which_one_size_was_measured_is_fitted_too() -> None:
+    given = thin()
+    short = replace(given.link, points={kind: those[:1] for kind, those in given.link.points.items()})
+    plain = predict(given, "none").step
+    assert predict(fitted(replace(given, link=short), plain), "none").step == pytest.approx(plain, rel=0.02)

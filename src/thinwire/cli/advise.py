@@ -48,7 +48,8 @@ def advise(
 
     With a script: runs it for some steps without changing what it does, measures the link, the model and the codecs,
     and stops it. Under torchrun it measures the cluster it runs on; otherwise it starts processes on this machine.
-    With --parameters, --shapes or --recipe: predicts from a description, with codecs timed on this machine. With --profile: from figures measured before.
+    With --parameters, --shapes or --recipe: predicts from a description, with codecs timed on this machine.
+    With --profile: from figures measured before.
 
     Examples:
 

@@ -24,6 +24,7 @@ from thinwire.worlds.distributed import Distributed
 _WORTH_MEASURING = 0.05  # share of the plain step that the network adds; below it no codec is measured
 _LEAST = 0.05  # seconds for the link, however short the steps are
 SAMPLE = 1 << 15  # elements of a layer on which codecs are measured
+_WORTH_MEASURED = 0.97  # of the best step so far: what a codec must reach if it had no work to do
 _NEAR = 1.2  # plans whose predicted step is within this factor of the best one are tried
 _WORTH_TRYING = 0.97  # and at most this share of the plain one's
 
@@ -134,24 +135,28 @@ class Measuring:
 
     def spent(self) -> float:
         """Seconds so far, on the slowest rank."""
-        return max(self._everyone.gathered(time.perf_counter() - self._began, "the time of measurements"))
+        mine = time.perf_counter() - self._began
+        return float(max(self._everyone.gathered(mine, "the time of measurements")))
 
     def link(self, world: Distributed) -> Link:
         """The link of this group, a part of those that train or all of them."""
         return measure_link(world, min(SECONDS, max(_LEAST, self._budget.link)), rates=False)
 
     def with_codecs(self, profile: Profile, world: Distributed, samples: Mapping[str, Any]) -> Profile:
-        """The profile with figures of as many candidates as there is time for, at least of one that may be worth a trial.
+        """The profile with figures of as many candidates as there is time for, at least of the first one.
 
-        Candidates that would be too slow if they had no work to do are not measured.
+        Candidates that would be too slow even if they had no work to do are passed over.
         """
         found = dict(profile.codecs)
-        plain = best = predict(profile, "none").step
-        until = self._budget.codecs + self.spent()
+        best = predict(profile, "none").step
+        before, longest = self.spent(), 0.0
+        until = before + self._budget.codecs
         for number, codec in enumerate(measuring_order(checked_candidates(self._settings.candidates))):
-            if number and self.spent() > until:  # all ranks ask as often
+            now = self.spent() if number else before  # all ranks ask as often
+            longest, before = max(longest, now - before), now
+            if number and now + longest > until:
                 break
-            if least_step(profile, codec) > min(_NEAR * best, _WORTH_TRYING * plain):
+            if least_step(profile, codec) > _WORTH_MEASURED * best:
                 continue
             found |= (measured := measure_codecs(world, (codec,), profile.model.layers, samples))
             known = replace(profile, codecs=found)

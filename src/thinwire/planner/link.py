@@ -75,12 +75,13 @@ def _points(world: Distributed, kind: str, budget: float) -> Iterator[LinkPoint]
     """
     perform, _ = _operation(world, kind, _FIRST[kind])
     perform()  # opens connections
-    size, spent, turns = _FIRST[kind], 0.0, _TURNS
+    size, spent, turns, least = _FIRST[kind], 0.0, _TURNS, 0.0
     while True:
         perform, sent = _operation(world, kind, size)
         took, cpu = _timed(world, perform, turns)
         yield LinkPoint(sent, took, cpu)
-        spent += turns * took
+        least = least or took
+        spent += turns * (took + least) + 2 * least  # the ranks begin each turn together, and exchange their times
         fitting = int(size * (budget - spent) / max(took, 1e-6))  # bytes, if they all take as long
         size, last = min(size * _GROWTH[kind], _LAST[kind]), size
         turns = _TURNS if _TURNS * size <= fitting else 1

@@ -16,14 +16,13 @@ from thinwire.planner.figures import measure_codecs
 from thinwire.planner.link import SECONDS, measure_link
 from thinwire.planner.observe import Observer, agreed_model, check_plain
 from thinwire.planner.predict import predict
-from thinwire.planner.profile import Link, Machine, Model, Profile
+from thinwire.planner.profile import Link, LinkPoint, Machine, Model, Profile
 from thinwire.worlds.distributed import Distributed
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TURNS = 4
-_FIT = 4.0  # times the measured bandwidth, or a part of it, that a fit may find
-_FITS = 0.03  # what a plain step may be predicted too long or too short without a fit
-_HALVINGS = 6
+_LEAST_WIRE, _MOST_WIRE = 1e-11, 1e-5  # seconds for a byte: 800 Gbit/s and 0.8 Mbit/s
+_HALVINGS = 12
 
 
 def measure(
@@ -109,16 +108,30 @@ def unloaded(profile: Profile) -> Profile:
 def fitted(profile: Profile, plain: float) -> Profile:
     """The same on a link of the bandwidth with which the predicted plain step has the measured time.
 
-    The all-reduces of the training are the longest ones: what was measured in a short time had shorter ones.
+    The all-reduces of the training are longer than those that there is time for between two steps: latencies and
+    processor time are those of the measured link, and the wire is that of the training.
     """
-    slow, fast = 1.0 / _FIT, _FIT
-    if abs(predict(profile, "none").step - plain) <= _FITS * plain:
-        return profile
+    quick, slow = _LEAST_WIRE, _MOST_WIRE
     for _ in range(_HALVINGS):
-        factor = (slow * fast) ** 0.5
-        found = replace(profile, link=profile.link.scaled(factor))
-        slow, fast = (factor, fast) if predict(found, "none").step > plain else (slow, factor)
+        middle = (quick * slow) ** 0.5
+        found = replace(profile, link=_with_wire(profile.link, middle))
+        quick, slow = (quick, middle) if predict(found, "none").step > plain else (middle, slow)
     return found
+
+
+def _with_wire(link: Link, wire: float) -> Link:
+    """The same latencies, and so many seconds of the wire for each byte."""
+
+    def points(those: Sequence[LinkPoint]) -> tuple[LinkPoint, ...]:
+        return tuple(replace(p, seconds=those[0].seconds + wire * (p.sent - those[0].sent)) for p in those)
+
+    long = {kind: those if len(those) > 1 else (*those, _longer(those[0])) for kind, those in link.points.items()}
+    return replace(link, points={kind: points(those) for kind, those in long.items()})
+
+
+def _longer(point: LinkPoint) -> LinkPoint:
+    """A second point, where there was time for one size only."""
+    return replace(point, sent=1024 * point.sent)
 
 
 def _quicker(profile: Profile, measured: Model, factor: float) -> Profile:

@@ -39,9 +39,7 @@ class Observer:
         >>> observer.close()
     """
 
-    def __init__(
-        self, model: nn.Module, ended: Callable[[int], None] | None = None, sample: int = SAMPLE
-    ) -> None:
+    def __init__(self, model: nn.Module, ended: Callable[[int], None] | None = None, sample: int = SAMPLE) -> None:
         self.ddp = _ddp_model(model)
         self._trained = [
             (name, p) for name, p in parameter_names(self.ddp.module, self.ddp.parameters_to_ignore) if p.requires_grad

@@ -82,7 +82,7 @@ class Link:
         return 8 * (last.sent - first.sent) / seconds if seconds > 0 else math.inf
 
     def faults(self) -> list[str]:
-        """What is wrong with the links of single ranks, each as one sentence; of fewer than 4, none can be told apart."""
+        """What is wrong with the links of single ranks, each as one sentence; none of fewer than 4 ranks."""
         if len(self.received_mbit) < _TELLING:
             return []
         ordered = sorted(self.received_mbit)

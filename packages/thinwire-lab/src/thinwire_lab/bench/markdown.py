@@ -25,9 +25,9 @@ def write_auto(path: Path, rows: Sequence[AutoRow], summary: AutoSummary) -> Non
     lines += [
         "",
         f"{summary.as_plain} of {summary.cases} cases are at most 1.03 of plain (the worst: {summary.worst:.2f}),"
-        f" {summary.near_best} are within 10 % of the best. `auto` compressed nothing in {summary.uncompressed}, rightly"
-        f" in {summary.rightly}. Measuring cost {summary.cost[0]:.1%} in the median and {summary.cost[1]:.1%} at most."
-        f" Two plain runs beside each other differed by up to {summary.noise:.1%}.",
+        f" {summary.near_best} are within 10 % of the best. `auto` compressed nothing in {summary.uncompressed},"
+        f" rightly in {summary.rightly}. Measuring cost {summary.cost[0]:.1%} in the median, {summary.cost[1]:.1%} at"
+        f" most. Two plain runs beside each other differed by up to {summary.noise:.1%}.",
     ]
     _write(path, lines)
 
