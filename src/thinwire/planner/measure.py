@@ -22,6 +22,7 @@ from thinwire.worlds.distributed import Distributed
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TURNS = 4
 _LEAST_WIRE, _MOST_WIRE = 1e-11, 1e-5  # seconds for a byte: 800 Gbit/s and 0.8 Mbit/s
+_LONG = 1 << 26  # bytes of an operation that is long
 _HALVINGS = 12
 
 
@@ -120,18 +121,18 @@ def fitted(profile: Profile, plain: float) -> Profile:
 
 
 def _with_wire(link: Link, wire: float) -> Link:
-    """The same latencies, and so many seconds of the wire for each byte."""
+    """The same latencies, and so many seconds of the wire for each byte.
 
-    def points(those: Sequence[LinkPoint]) -> tuple[LinkPoint, ...]:
-        return tuple(replace(p, seconds=those[0].seconds + wire * (p.sent - those[0].sent)) for p in those)
-
-    long = {kind: those if len(those) > 1 else (*those, _longer(those[0])) for kind, those in link.points.items()}
-    return replace(link, points={kind: points(those) for kind, those in long.items()})
-
-
-def _longer(point: LinkPoint) -> LinkPoint:
-    """A second point, where there was time for one size only."""
-    return replace(point, sent=1024 * point.sent)
+    A long operation takes no more processor time than it lasts: what short ones took says little of it.
+    """
+    found = {}
+    for kind, those in link.points.items():
+        first, longest = those[0], max(_LONG, 2 * those[-1].sent)
+        points = [replace(p, seconds=first.seconds + wire * (p.sent - first.sent)) for p in those]
+        seconds = first.seconds + wire * (longest - first.sent)
+        points.append(LinkPoint(longest, seconds, min(seconds, link.cost(kind, longest, link.ranks)[2])))
+        found[kind] = tuple(points)
+    return replace(link, points=found)
 
 
 def _quicker(profile: Profile, measured: Model, factor: float) -> Profile:
