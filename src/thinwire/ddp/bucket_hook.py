@@ -72,21 +72,22 @@ class BucketHook:
         self._fingerprint = Fingerprint()
         self._watch: Callable[[], Watch | None] = lambda: None
         self._held: Callable[[], DistributedDataParallel | None] = lambda: None
+        self._hook: Callable[..., Any]  # no method of this object: it could not be freed at once
 
     def enter(self, model: DistributedDataParallel, hook: Callable[..., Any]) -> None:
         """Register the hook, now or as soon as it has something to do."""
 
-        def take(model: DistributedDataParallel) -> None:
-            model.register_comm_hook(self, hook)
-            self._watch = lambda: None
-
-        def wait(model: DistributedDataParallel) -> None:
-            trained = [p for p in model.module.parameters() if p.requires_grad and id(p) in self._names]
-            self._watch = weakref.ref(Watch(model, trained, take, self._on_plain_step))
-
-        self._held, self._wait = weakref.ref(model), wait
+        self._held, self._hook = weakref.ref(model), hook
         self.callbacks.watch(model)
-        (take if self.works() else wait)(model)
+        (self._take if self.works() else self._wait)(model)
+
+    def _take(self, model: DistributedDataParallel) -> None:
+        model.register_comm_hook(self, self._hook)
+        self._watch = lambda: None
+
+    def _wait(self, model: DistributedDataParallel) -> None:
+        trained = [p for p in model.module.parameters() if p.requires_grad and id(p) in self._names]
+        self._watch = weakref.ref(Watch(model, trained, self._take, self._on_plain_step))
 
     def works(self) -> bool:
         """Whether the hook has something to do: compress, deliver residuals, compare results, send nothing, or
