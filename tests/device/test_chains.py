@@ -67,7 +67,7 @@ WAITS = {
     "feedback(decay=0.999) | dct(chunk=8, dims=2) | topk(density=1/8, chunk=64)": 60,
     "sharedtopk(density=0.1)": 9,
     "fft(chunk=64) | sharedtopk(density=0.2) | qsgd(bits=4)": 10,
-    "alq(bits=3, bucket=64, start=1)": 48,
+    "alq(bits=3, bucket=64, start=1)": 39,
     "importance(density=0.1)": 27,
     "importance(density=0.1, mask_nodes=1) | qsgd(bits=4)": 12,
     "momentum(beta=0.9) | topk(density=0.1)": 51,

@@ -14,7 +14,7 @@ from thinwire.errors import StateError
 from thinwire.planner.auto import Auto
 from thinwire.planner.auto_budget import FEWEST, MOST, SPENT, Budget
 from thinwire.planner.auto_look import Findings, findings
-from thinwire.planner.auto_steps import SKIPPED, TRIED, WINDOW, Timing
+from thinwire.planner.auto_steps import LONGEST, SKIPPED, TRIED, WINDOW, Timing
 from thinwire.planner.choice import choose
 from thinwire.worlds.peers import Solo
 
@@ -118,6 +118,29 @@ def test_a_gain_within_the_noise_is_not_kept() -> None:
     wild = [0.2, 0.9, 0.3, 0.8, 0.45, 0.6, 0.25, 0.85]
     training = Training(thin())
     training.steps(200, lambda plan, step: wild[step % 8] * (1.0 if plan == "none" else 0.95))
+    assert training.plan == "none"
+
+
+def test_a_trial_with_a_slow_step_goes_on_until_it_is_clear() -> None:
+    found = replace(thin(), trials=thin().trials[:1])
+    training = Training(found)
+    training.steps(FIRST + SKIPPED + TRIED - 1, lambda plan, _: PLAIN if plan == "none" else 0.35)
+    training.steps(1, lambda *_: 1.5)
+    assert training.plan == found.trials[0].codec
+    assert not training.auto.decisions
+    training.steps(LONGEST - TRIED, lambda *_: 0.35)
+    assert training.plan == training.auto.decisions[0].plan == found.trials[0].codec
+
+
+@pytest.mark.parametrize("spent", [0.0, 1000.0])
+def test_a_trial_ends_that_never_gets_clear_or_costs_too_much(spent: float) -> None:
+    found = replace(thin(), trials=thin().trials[:1], spent=spent)
+    training = Training(found)
+    wild = [0.2, 0.9, 0.3, 0.7]
+    steps = TRIED if spent else LONGEST
+    training.steps(FIRST + SKIPPED + steps - 1, lambda plan, step: PLAIN if plan == "none" else wild[step % 4])
+    assert training.auto.decisions == []
+    training.steps(1, lambda *_: 0.9)
     assert training.plan == "none"
 
 

@@ -20,7 +20,7 @@ from thinwire.planner.auto_budget import FEWEST, Budget
 from thinwire.planner.auto_look import DDPLook, Findings, Look, NoLook
 from thinwire.planner.auto_record import AutoDecision, read_saved, saved_text
 from thinwire.planner.auto_settings import AutoSettings
-from thinwire.planner.auto_steps import Steps, Timing
+from thinwire.planner.auto_steps import LONGEST, TRIED, Steps, Timing
 from thinwire.planner.choice import Choice
 from thinwire.worlds.distributed import Distributed
 from thinwire.worlds.peers import Peers, Solo
@@ -124,10 +124,15 @@ class Auto:
             self._keep("none", self._found.reason or "no codec that the quality allows works with this model")
 
     def _on_tried(self) -> None:
+        """Some steps of a trial are over: go on where their times vary too much to tell, or try the next plan."""
         steps, timing = len(self._steps.seconds), self._agreed()
+        best = min(self._plain.median, timing.median, *(each.median for _, each in self._tried))
+        left = self._left - steps * (timing.median - best)
+        if left > 0.0 and self._steps.tried < LONGEST and timing.is_unclear_beside(self._plain):
+            self._steps.tried += TRIED
+            return
+        self._left = left
         self._tried.append((self._trials.pop(0), timing))
-        best = min(self._plain.median, *(each.median for _, each in self._tried))
-        self._left -= steps * (timing.median - best)
         self._try_next()
 
     def _settle(self) -> None:

@@ -12,7 +12,8 @@ Phase: TypeAlias = Literal["observe", "try", "watch"]
 
 UNSETTLED = 3  # observed steps that do not count, of few the first half: DDP sorts its buckets anew, caches fill
 SKIPPED = 2  # steps with a new plan that do not count
-TRIED = 4  # steps with a new plan that do
+TRIED = 4  # steps with a new plan that do, before each look at them
+LONGEST = 16  # of them at most, where the plan is neither clearly quicker nor clearly slower
 TRIALS = 3  # plans that are tried, at most
 WINDOW = 40  # steps of a look at the training that goes on
 CHANGED = 1.3  # a step that takes so many times as long or as short as after the decision, or so much communication
@@ -49,8 +50,15 @@ class Timing:
 
     def is_less_than(self, other: "Timing") -> bool:
         """Whether steps are shorter by more than the noise of both: two standard errors, at least 2 %."""
-        noise = 2.0 * math.hypot(self.noise, other.noise)
-        return self.median < other.median - max(noise, _LEAST_GAIN * other.median)
+        return self.median < other.median - max(self._noise_with(other), _LEAST_GAIN * other.median)
+
+    def is_unclear_beside(self, other: "Timing") -> bool:
+        """Whether the noise hides which steps are shorter; not if it hides less than what a plan must save."""
+        noise = self._noise_with(other)
+        return noise >= max(abs(self.median - other.median), _LEAST_GAIN * other.median)
+
+    def _noise_with(self, other: "Timing") -> float:
+        return 2.0 * math.hypot(self.noise, other.noise)
 
 
 @dataclass
@@ -62,6 +70,7 @@ class Steps:
         seconds: Times of the steps of this phase, those that do not count included.
         communication: Of these times, what was communication.
         observed: Plain steps to observe; the time of the first one of a training is not known.
+        tried: Steps of a trial that count.
         window: Steps between two looks at the training.
         baseline: Seconds of a step, and of its communication, in the first window after the decision.
     """
@@ -70,13 +79,15 @@ class Steps:
     seconds: list[float] = field(default_factory=list)
     communication: list[float] = field(default_factory=list)
     observed: int = FEWEST
+    tried: int = TRIED
     window: int = WINDOW
     baseline: tuple[float, float] | None = None
     suspicious: int = 0  # windows in a row in which something had changed
 
     def begin(self, phase: Phase) -> None:
         """Begin a phase with the next step."""
-        self.phase, self.seconds, self.communication, self.observed = phase, [], [], FEWEST
+        self.phase, self.seconds, self.communication = phase, [], []
+        self.observed, self.tried = FEWEST, TRIED
         if phase != "watch":
             self.baseline, self.suspicious = None, 0
 
@@ -84,7 +95,7 @@ class Steps:
         """Note a step; whether the phase has enough of them."""
         self.seconds.append(seconds)
         self.communication.append(communication)
-        enough = {"observe": self.observed - 1, "try": SKIPPED + TRIED, "watch": self.window}
+        enough = {"observe": self.observed - 1, "try": SKIPPED + self.tried, "watch": self.window}
         return len(self.seconds) >= enough[self.phase]
 
     def timing(self) -> Timing:
