@@ -136,7 +136,8 @@ def measure(job: dict[str, Any], place: Place) -> dict[str, Any]:
     model, batches = fresh_model(job), made_up_batches(job, place.rank)
     plain = Runner("ddp", model)
     report(place, "profile")
-    profile = measure_profile(plain.parallel, lambda: plain.train(batches), PROFILED, job["codecs"])
+    # without a common moment: the pause before it would be a part of the step that is observed
+    profile = measure_profile(plain.parallel, lambda: plain.train(batches, together=False), PROFILED, job["codecs"])
     plain.compressor.close()
     rows = []
     for codec in job["codecs"]:
