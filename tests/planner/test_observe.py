@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.planner import observe
 from thinwire.planner.candidates import BOLD
 from thinwire.planner.figures import SAMPLE, codec_figures, sample_of
-from thinwire.planner.observe import Observer
+from thinwire.planner.observe import Observed, Observer, StepTimes, agreed_model
 from thinwire.planner.profile import Layer, bucketed
 
 CODECS = ("bf16", "integers(bits=8)", "qsgd(bits=4)", "powersgd(rank=1)", "sign")
@@ -96,13 +96,25 @@ def test_micro_batches_without_averaging_are_a_part_of_the_step() -> None:
                 loss = model(torch.randn(4, 8)).sum()
                 time.sleep(pause)
                 loss.backward()
-    found = observer.model()
+    found = agreed_model([observer.observed()])
     observer.close()
     assert observer.steps == 4
     assert max(found.ready) >= 4 * pause  # all four micro-batches come before it
     whole = [whole for _, _, whole in observer._found]
     assert found.step <= max(whole) - wait  # the wait for the network does not count
     assert min(whole) >= 4 * pause + wait
+
+
+def test_a_wait_for_another_rank_is_no_wait_for_the_network() -> None:
+    """Two ranks share a core: in each step another one has its gradients last, and the network takes 5 s."""
+    layers = (Layer("a", (4,), 0), Layer("b", (4,), 1))
+    early, late = StepTimes((1.0, 2.0), 9.0, 10.0), StepTimes((3.0, 4.0), 9.0, 10.0)
+    model = agreed_model([Observed(layers, (early, late, early)), Observed(layers, (late, early, late))])
+    assert (model.ready, model.step) == ((3.0, 4.0), 5.0)
+    # a rank that begins its step later has a shorter step, and its averages at the same moment
+    behind = StepTimes((1.0, 2.0), 7.0, 10.0)
+    model = agreed_model([Observed(layers, (early,)), Observed(layers, (behind,))])
+    assert (model.ready, model.step) == ((3.0, 4.0), 5.0)
 
 
 def test_a_sparse_gradient_does_not_disturb_the_training() -> None:

@@ -186,7 +186,7 @@ def _failure(observer: Observer | None) -> str:
     if observer is None:
         return "the model is gone"
     try:
-        observer.model()
+        observer.observed()
     except Exception as reason:  # whatever it is, the training goes on without compression
         return str(reason) or type(reason).__name__
     return ""

@@ -14,7 +14,7 @@ from thinwire.errors import CodecError, WorldError
 from thinwire.planner.candidates import checked_candidates
 from thinwire.planner.figures import measure_codecs
 from thinwire.planner.link import SECONDS, measure_link
-from thinwire.planner.observe import Observer, agreed_model, check_plain
+from thinwire.planner.observe import Observed, Observer, agreed_model, check_plain
 from thinwire.planner.predict import predict
 from thinwire.planner.profile import Link, LinkPoint, Machine, Model, Profile
 from thinwire.worlds.distributed import Distributed
@@ -76,7 +76,7 @@ def profile_of(
         link: A link that is known already; None measures it.
     """
     chosen = checked_candidates(candidates)
-    mine: tuple[Model, str] = (observer.model(), host_mark())
+    mine: tuple[Observed, str] = (observer.observed(), host_mark())
     everyone = world.gathered(mine, "the measurement of the model") if world.ranks > 1 else [mine]
     model = agreed_model([each for each, _ in everyone])
     together = [mark for _, mark in everyone].count(everyone[0][1])

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,29 @@ from thinwire.planner.figures import SAMPLE, is_telling, sample_of
 from thinwire.planner.profile import FIRST_BUCKET, Layer, Model, bucketed
 
 _UNSETTLED = 2  # steps before the first that counts: DDP sorts its buckets anew after the first one
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """One step of one rank, in seconds from its beginning.
+
+    Args:
+        ready: For each bucket, when its last gradient is there.
+        averaged: When backward ends, with the last average.
+        whole: When the next step begins.
+    """
+
+    ready: tuple[float, ...]
+    averaged: float
+    whole: float
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a rank has seen: the trained parameters in DDP's buckets, and the steps that count."""
+
+    layers: tuple[Layer, ...]
+    steps: tuple[StepTimes, ...]
 
 
 class Observer:
@@ -35,7 +59,7 @@ class Observer:
         >>> observer = Observer(ddp_model)
         >>> while observer.steps < 5:
         ...     train_one_step()
-        >>> model, samples = observer.model(), observer.samples
+        >>> model, samples = agreed_model([observer.observed()]), observer.samples
         >>> observer.close()
     """
 
@@ -120,20 +144,16 @@ class Observer:
         found = [Layer(name, tuple(p.shape), 0, str(p.dtype).removeprefix("torch.")) for name, p in ordered]
         return bucketed(found, bucket_limits(self.ddp))
 
-    def model(self) -> Model:
-        """The medians of this rank's steps; the step is the whole step less the time that backward waited at its end.
-
-        The gradients that DDP sent during backward have slowed it down; `measure.unloaded` estimates by how much.
-        """
+    def observed(self) -> Observed:
+        """The steps of this rank; `agreed_model` makes one model of those of all ranks."""
         layers = self.layers()
-        counted = self._found[_UNSETTLED:] or self._found[-1:]
-        ready = [0.0] * (1 + max(layer.bucket for layer in layers))
-        for layer in layers:
-            at = statistics.median(step[0].get(layer.name, 0.0) for step in counted)
-            ready[layer.bucket] = max(ready[layer.bucket], at)
-        waited = [max(0.0, end - max(times.values())) for times, end, _ in counted]
-        step = statistics.median(whole - wait for (_, _, whole), wait in zip(counted, waited, strict=True))
-        return Model(layers, tuple(ready), max(step, max(ready)))
+        steps = []
+        for times, averaged, whole in self._found[_UNSETTLED:] or self._found[-1:]:
+            ready = [0.0] * (1 + max(layer.bucket for layer in layers))
+            for layer in layers:
+                ready[layer.bucket] = max(ready[layer.bucket], times.get(layer.name, 0.0))
+            steps.append(StepTimes(tuple(ready), max(averaged, *ready), whole))
+        return Observed(layers, tuple(steps))
 
 
 def _ddp_model(model: nn.Module) -> DistributedDataParallel:
@@ -165,8 +185,27 @@ def check_plain(model: DistributedDataParallel) -> None:
         )
 
 
-def agreed_model(everyone: Sequence[Model]) -> Model:
-    """The model of the slowest rank, equal on all ranks; layers are those of rank 0, whose buckets DDP takes."""
-    first = everyone[0]
-    ready = tuple(max(each.ready[i] for each in everyone if i < len(each.ready)) for i in range(len(first.ready)))
-    return Model(first.layers, ready, max(max(each.step for each in everyone), max(ready, default=0.0)))
+def agreed_model(everyone: Sequence[Observed]) -> Model:
+    """A step without the wait for the network, equal on all ranks: medians over steps, and of each the slowest rank.
+
+    A rank also waits for gradients of the others, and where ranks share cores, another one is the last in each step. So
+    each step is put together from all ranks, whose averages are there at the same moment: a bucket is ready when that
+    moment has come on its last rank, and only the shortest wait of a rank is the network's. Layers are those of rank 0,
+    whose buckets DDP takes. The gradients that DDP sent during backward have slowed it down; `measure.unloaded`
+    estimates by how much.
+    """
+    layers = everyone[0].layers
+    buckets = len(everyone[0].steps[0].ready)
+    together = [_together(ranks, buckets) for ranks in zip(*(each.steps for each in everyone), strict=False)]
+    ready = tuple(max(0.0, statistics.median(step.ready[b] for step in together)) for b in range(buckets))
+    step = statistics.median(step.whole - (step.averaged - max(step.ready)) for step in together)
+    return Model(layers, ready, max(step, max(ready, default=0.0)))
+
+
+def _together(ranks: Sequence[StepTimes], buckets: int) -> StepTimes:
+    """One step of all ranks, from the beginning of the first one."""
+    averaged = max(each.averaged for each in ranks)
+    ready = tuple(
+        averaged + max(each.ready[b] - each.averaged for each in ranks if b < len(each.ready)) for b in range(buckets)
+    )
+    return StepTimes(ready, averaged, max(each.whole for each in ranks))
