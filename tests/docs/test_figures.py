@@ -50,7 +50,7 @@ def test_the_figures_with_adamw_are_those_of_the_evidence() -> None:
         if line.startswith("| `"):
             cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
             found.setdefault(codes(cells[0])[0], []).append((cells[2], cells[3]))
-    tables = [rows(README, "With AdamW"), rows(CHOOSING, "With Adam")]
+    tables = [rows(CHOOSING, "With Adam")]
     assert all(tables)
     shown = [row for table in tables for row in table if codes(row[0])]  # not the heads of further tables
     for name, ratio, figure, *_ in shown:
