@@ -12,6 +12,7 @@ import torch
 import thinwire
 from tests.ddp.cases import assert_same_everywhere, case, ddp, flat, net, raised, train
 from thinwire.planner import auto_look, figures
+from thinwire.planner.auto_steps import Timing
 from thinwire.planner.choice import Choice
 from thinwire.planner.predict import Prediction
 from thinwire.planner.timeline import Elapsed
@@ -30,7 +31,7 @@ def trials_of(chain: str) -> Iterator[None]:
     """Every look finds that this chain is worth a trial, and every trial that it is quicker."""
     choice = Choice(chain, thinwire.Plan.parse(chain), Prediction(chain, Elapsed(step=0.1), 1, 1, 0, 0.1, 1.0))
     found = auto_look.Findings(0.9, (choice,), "", {chain: 0.1})
-    quick = mock.patch("thinwire.planner.auto_steps.Timing.is_less_than", return_value=True)
+    quick = mock.patch.multiple(Timing, is_less_than=lambda *_: True, is_unclear_beside=lambda *_: False)
     with mock.patch.object(auto_look.DDPLook, "end", return_value=found), quick:
         yield
 
@@ -40,7 +41,7 @@ def auto_measures_and_decides_alike(rank: int, ranks: int, folder: Path) -> None
     model = ddp(net())
     handle = thinwire.attach(model, "auto(candidates='qsgd(bits=4); bf16')")
     with measuring_always():
-        train(model, rank, range(40))
+        train(model, rank, range(70))  # three trials at their longest
     (decision,) = handle.decisions
     assert {"none", "qsgd(bits=4)"} <= set(decision.predicted)
     assert decision.plan == str(handle.engine.plan)

@@ -16,7 +16,7 @@ def decided(rank: int, replicas: int, text: str) -> tuple[Any, thinwire.Handle]:
     """A model that is trained until auto has decided, whatever this machine is like."""
     model = sharded(net(), replicas)
     handle = thinwire.attach(model, text)
-    always = mock.patch.object(Timing, "is_less_than", return_value=True)
+    always = mock.patch.multiple(Timing, is_less_than=lambda *_: True, is_unclear_beside=lambda *_: False)
     eager = mock.patch.multiple(auto_look, _WORTH_MEASURING=-1.0, _WORTH_MEASURED=1e9, _WORTH_TRYING=1e9, _NEAR=1e9)
     enough = mock.patch.object(auto_budget, "SPENT", 1e6)  # steps' time, however slow this machine is
     with eager, always, enough:
