@@ -16,12 +16,6 @@ _NAME = re.compile(r"\s*([A-Za-z-]+)\s*(?:\(|$)")
 BUFFERS = ("average", "broadcast", "local")
 
 
-def check_count(name: str, value: Any, least: int = 0) -> None:
-    """Refuse what is no whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise CodecError(f"{name} must be a whole number of at least {least}; got {value!r}.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class OuterSettings:
     """When the ranks exchange what, and what they do with the result; `attach_outer` explains every field."""
@@ -35,7 +29,9 @@ class OuterSettings:
 
     def __post_init__(self) -> None:
         for name, least in (("every", 1), ("fragments", 1), ("overlap", 0)):
-            check_count(name, getattr(self, name), least)
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise CodecError(f"{name} must be a whole number of at least {least}; got {value!r}.")
         if self.fragments > self.every:
             raise CodecError(
                 f"fragments={self.fragments} cannot each be sent once in every={self.every} steps, one in a step;"
